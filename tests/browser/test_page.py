@@ -20,6 +20,7 @@ VIEWS = (
     *("/runs/11ve11ve/events", "/runs/11ve11ve/workers", "/runs/fa11ed00", "/workers"),
     *("/compare?runs=5eed0000&runs=5eed0001", "/compare?runs=5eed0000&runs=5eed0001&tab=config"),
     *("/submit?set=optimizer.lr=3e-6", "/submit?from=5eed0001"),
+    *("/datasets", "/datasets/gsm8k", "/try"),
 )
 EVIL = "<img src=x onerror=\"document.title='taken'\">'\"><script>document.title='taken'</script>"
 

@@ -68,9 +68,9 @@ export async function send(url: string, options: RequestInit = {}): Promise<unkn
 
 /** The refusal that an answer is; a 401 shows the form for the key. */
 export async function refusalOf(response: Response, url: string): Promise<Refusal> {
-  const problem = (await response.json().catch(() => ({}))) as Partial<Refusal> & { detail?: string };
+  const problem = (await response.json().catch(() => ({}))) as Partial<Refusal> & { detail?: string; error?: { message: string } };
   if (response.status === 401 && url !== "/v1/session") needsKey.value = true;
-  return new Refusal(response.status, problem.detail ?? response.statusText, problem.problems ?? []);
+  return new Refusal(response.status, problem.detail ?? problem.error?.message ?? response.statusText, problem.problems ?? []);
 }
 
 function call<P extends keyof paths, M extends Method>(method: M, route: P, asked: Asked<Operation<P, M>>) {

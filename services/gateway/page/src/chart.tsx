@@ -3,7 +3,7 @@
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
-import { duration, short } from "./format";
+import { duration, short, tick } from "./format";
 import { type Axis, aligned, smoothed } from "./series";
 
 export interface Line {
@@ -78,8 +78,8 @@ function options(box: HTMLElement, props: () => Props, say: (index: number | nul
       y: look.isLog ? { distr: 3 } : { range: heights },
     },
     axes: [
-      { ...axis, grid: { show: false }, size: 26, space: 60, values: (_, ticks) => ticks.map((tick) => (look.axis === "time" ? duration(tick) : short(tick))) },
-      { ...axis, size: 50, space: 32, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : short(tick))) },
+      { ...axis, grid: { show: false }, size: 26, space: 60, values: (_, ticks) => ticks.map((at) => (look.axis === "time" ? duration(at) : tick(at))) },
+      { ...axis, size: 50, space: 32, values: (_, ticks) => ticks.map((at) => (at === null ? "" : tick(at))) },
     ],
     series: [{}, ...series],
     bands: lines.map(({ colour }, i) => ({ series: [i * EACH + 4, i * EACH + 3], fill: `${token(`c${colour % 8}`)}26` })),

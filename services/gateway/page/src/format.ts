@@ -17,6 +17,9 @@ export function short(value: number | null | undefined): string {
   return (value + 0).toLocaleString(undefined, { maximumSignificantDigits: 4 }).replace(/^-0$/, "0");
 }
 
+/** A place on an axis. */
+export const tick = (value: number) => (Math.abs(value) >= 1e4 && Math.abs(value) < 1e6 ? `${number(value / 1e3, 1)}k` : short(value));
+
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
 
 export function bytes(value: number | null | undefined): string {

@@ -4,6 +4,7 @@ import { effect } from "@preact/signals";
 import { render } from "preact";
 import { useEffect } from "preact/hooks";
 import { isAway, needsKey } from "./api";
+import { Datasets } from "./datasets";
 import { listen } from "./live";
 import "./page.css";
 import { Compare } from "./compare";
@@ -12,6 +13,7 @@ import { RunView } from "./run";
 import { Runs } from "./runs";
 import { KeyForm, leave, useLoginLink } from "./session";
 import { Submit } from "./submit";
+import { Try } from "./try";
 import { Workers } from "./workers";
 
 interface View {
@@ -22,11 +24,13 @@ interface View {
 const VIEWS: Record<string, View> = {
   "": { title: "Runs", show: Runs },
   runs: { title: "Run", show: RunView },
+  datasets: { title: "Datasets", show: Datasets },
+  try: { title: "Try", show: Try },
   submit: { title: "Submit", show: Submit },
   compare: { title: "Compare", show: Compare },
   workers: { title: "Workers", show: Workers },
 };
-const LINKS: [string, string][] = [["/", "Runs"], ["/compare", "Compare"], ["/submit", "Submit"], ["/workers", "Workers"]];
+const LINKS: [string, string][] = [["/", "Runs"], ["/compare", "Compare"], ["/submit", "Submit"], ["/datasets", "Datasets"], ["/try", "Try"], ["/workers", "Workers"]];
 
 function Page() {
   const name = parts.value[0] ?? "";

@@ -1,0 +1,117 @@
+// Try: talk with the policy of a run while it trains; with two runs or versions, side by side.
+
+import { useSignal } from "@preact/signals";
+import { useEffect, useRef } from "preact/hooks";
+import { get, refusalOf, words } from "./api";
+import { Problem, useLoaded } from "./parts";
+import { ask, query } from "./router";
+
+interface Message {
+  role: "user" | "assistant" | "system";
+  content: string;
+}
+
+export function Try() {
+  const { data, error, again } = useLoaded((signal) => get("/v1/models", { signal }), "models");
+  const models = ((data as { data?: { id: string }[] } | null)?.data ?? []).map(({ id }) => id);
+  const first = query.value.get("model") ?? models[0] ?? "";
+  const second = query.value.get("against") ?? "";
+  const turns = useSignal<{ prompt: string; number: number } | null>(null);
+  const field = useRef<HTMLTextAreaElement>(null);
+  const options = { temperature: query.value.get("temperature") ?? "", max_tokens: query.value.get("max_tokens") ?? "" };
+  const sayIt = (event: Event) => {
+    event.preventDefault();
+    const prompt = field.current?.value.trim();
+    if (!prompt) return;
+    turns.value = { prompt, number: (turns.value?.number ?? 0) + 1 };
+    field.current!.value = "";
+  };
+  const choice = (name: string, label: string, value: string, none: string | null) => (
+    <label class="choice">
+      <span class="quiet">{label}</span>
+      <input list="models" aria-label={label} value={value} placeholder={none ?? "RUN or RUN@STEP"} onChange={(event) => ask({ [name]: event.currentTarget.value.trim() || null })} />
+    </label>
+  );
+  return (
+    <main id="main" class="try">
+      <header class="bar"><h1 tabIndex={-1}>Try</h1></header>
+      <Problem error={error} />
+      <datalist id="models">{models.map((each) => <option key={each} value={each} />)}</datalist>
+      <div class="toolbar">
+        {choice("model", "Policy", first, null)}
+        {choice("against", "Beside it", second, "none")}
+        <label class="choice"><span class="quiet">Temperature</span><input type="number" step="0.1" min="0" placeholder="the run's" value={options.temperature} onChange={(event) => ask({ temperature: event.currentTarget.value || null })} /></label>
+        <label class="choice"><span class="quiet">Tokens</span><input type="number" min="1" placeholder="the run's" value={options.max_tokens} onChange={(event) => ask({ max_tokens: event.currentTarget.value || null })} /></label>
+        <button onClick={again}>Look for runs again</button>
+      </div>
+      {data && !models.length && <p class="quiet empty">No worker serves a run now. A run that trains is listed here; <code>headrace chat RUN</code> loads one that is over.</p>}
+      <div class={second ? "talks two" : "talks"}>
+        {[first, second].filter(Boolean).map((model) => <Talk key={model} model={model} turn={turns.value} options={options} />)}
+      </div>
+      <form class="say" onSubmit={sayIt}>
+        <textarea ref={field} rows={3} aria-label="Message" placeholder="Say something. Enter sends, Shift+Enter makes a line." onKeyDown={(event) => event.key === "Enter" && !event.shiftKey && sayIt(event)} />
+        <button class="primary" disabled={!first}>Send</button>
+      </form>
+    </main>
+  );
+}
+
+function Talk({ model, turn, options }: { model: string; turn: { prompt: string; number: number } | null; options: { temperature: string; max_tokens: string } }) {
+  const messages = useSignal<Message[]>([]);
+  const error = useSignal<unknown>(null);
+  const answering = useSignal(false);
+  const version = useSignal("");
+  useEffect(() => {
+    if (!turn) return;
+    const controller = new AbortController();
+    messages.value = [...messages.peek(), { role: "user", content: turn.prompt }];
+    const asked = messages.peek();
+    error.value = null;
+    answering.value = true;
+    const add = (text: string, name: string) => {
+      version.value = name || version.peek();
+      const last = messages.peek().at(-1);
+      const before = last?.role === "assistant" ? last.content : "";
+      messages.value = [...asked, { role: "assistant", content: before + text }];
+    };
+    complete({ model, messages: asked, ...given(options) }, add, controller.signal)
+      .catch((failure: unknown) => controller.signal.aborted || (error.value = failure))
+      .finally(() => (answering.value = false));
+    return () => controller.abort();
+  }, [turn?.number]);
+  return (
+    <section class="card" aria-label={`Talk with ${model}`} aria-busy={answering.value}>
+      <div class="line"><h2>{model}</h2><span class="quiet">{version.value}</span>{messages.value.length > 0 && <button class="link" onClick={() => (messages.value = [])}>Begin anew</button>}</div>
+      <ol aria-live="polite">
+        {messages.value.map((message, i) => <li key={i} class={message.role}><span class="quiet">{message.role}</span><pre>{message.content}</pre></li>)}
+      </ol>
+      {answering.value && messages.value.at(-1)?.role === "user" && <p class="quiet">waits for the first token…</p>}
+      {error.value ? <p class="problem" role="alert">{words(error.value)}</p> : null}
+    </section>
+  );
+}
+
+const given = ({ temperature, max_tokens }: { temperature: string; max_tokens: string }) => ({
+  ...(temperature ? { temperature: Number(temperature) } : {}),
+  ...(max_tokens ? { max_tokens: Number(max_tokens) } : {}),
+});
+
+/** Stream an answer of OpenAI's API, piece by piece. */
+async function complete(body: object, add: (text: string, model: string) => void, signal: AbortSignal): Promise<void> {
+  const url = "/v1/chat/completions";
+  const response = await fetch(url, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ ...body, stream: true }), signal });
+  if (!response.ok || !response.body) throw await refusalOf(response, url);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let text = ""; ; ) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const lines = (text + value).split("\n");
+    text = lines.pop() ?? "";
+    for (const line of lines) {
+      if (!line.startsWith("data: ") || line === "data: [DONE]") continue;
+      const piece = JSON.parse(line.slice("data: ".length)) as { model?: string; error?: { message: string }; choices?: { delta?: { content?: string | null } }[] };
+      if (piece.error) throw new Error(piece.error.message);
+      add(piece.choices?.[0]?.delta?.content ?? "", piece.model ?? "");
+    }
+  }
+}

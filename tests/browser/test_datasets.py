@@ -1,0 +1,66 @@
+"""Uploading a dataset, and talking with a policy."""
+
+import json
+from pathlib import Path
+
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import Act
+from tests.browser.seeds import run
+from tests.integration.gateway.servers import RedisServer
+from tests.integration.gateway.test_policy import Worker
+
+
+def test_a_file_is_looked_at_mapped_and_uploaded_and_its_rows_are_shown(
+    page: Page, tmp_path: Path
+) -> None:
+    file = tmp_path / "sums.jsonl"
+    rows = [{"task": f"{n} + 1", "result": str(n + 1), "level": "easy"} for n in range(30)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in [*rows, rows[0]]))
+    page.goto("/datasets")
+    page.get_by_label("Files").set_input_files(file)
+    expect(page.get_by_role("columnheader", name="level")).to_be_visible()
+    page.get_by_label("Prompt").select_option("task")
+    page.get_by_label("Answer").select_option("result")
+    page.get_by_label("Name").fill("sums")
+    page.get_by_role("button", name="Upload").click()
+
+    result = page.get_by_label("Upload", exact=True).get_by_role("status")
+    expect(result).to_contain_text("sums has 31 rows")
+    expect(result).to_contain_text("1 rows repeat")
+    expect(result).to_contain_text("level")
+    page.get_by_role("link", name="sums").last.click()
+    expect(page.locator(".answers li").first).to_contain_text("0 + 1")
+    page.get_by_role("button", name="Next").click()
+    expect(page.locator(".answers li").first).to_contain_text("20 + 1")
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Delete").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Datasets")
+    expect(page.get_by_role("link", name="sums")).to_have_count(0)
+
+
+def test_an_upload_that_cannot_be_read_says_why(page: Page, tmp_path: Path) -> None:
+    (tmp_path / "bad.jsonl").write_text('{"prompt": "a"}\n{"prompt": \n')
+    page.goto("/datasets")
+    page.get_by_label("Files").set_input_files(tmp_path / "bad.jsonl")
+    page.get_by_role("button", name="Upload").click()
+    expect(page.get_by_role("alert")).to_contain_text("line 2")
+
+
+def test_a_policy_answers_and_a_worker_that_stops_is_named(
+    page: Page, redis_server: RedisServer, act: Act
+) -> None:
+    act(lambda seeds: seeds.begin(run("7a1c7a1c", "talked-with", 0)))
+    worker = Worker(redis_server.url, "7a1c7a1c")
+    worker.start()
+    try:
+        page.goto("/try?model=7a1c7a1c")
+        talk = page.get_by_label("Talk with 7a1c7a1c", exact=True)
+        for said, expected in (("quick", "done"), ("broken", "the worker stops")):
+            page.get_by_label("Message").fill(said)
+            page.get_by_label("Message").press("Enter")
+            expect(talk).to_contain_text(expected)
+            talk.get_by_role("button", name="Begin anew").click()
+    finally:
+        worker.ended.set()
+        worker.join()
