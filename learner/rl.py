@@ -26,7 +26,7 @@ from learner.distributed import Ranks
 from learner.environment import RunEnvironment
 from learner.errors import UnreadableGroups
 from learner.metrics.reward_metrics import outcome_sums
-from learner.metrics.sample_log import PER_STEP, Picked, pick
+from learner.metrics.rollout_rows import TrainedGroup
 from learner.model.passes.microbatches import MicroBatches
 from learner.model.value_model import TrainedCritic
 from learner.objective.baselines import Baselines, GroupReward
@@ -89,7 +89,8 @@ def train_on(
             metrics = train(state, batch, config, ranks, max_steps)
             rank.publish()
             rank.checkpoint()
-            rank.report(metrics, batch.outcomes, batch.picked)
+            rank.keep_rollouts(batch.groups, batch.outcomes["row_tokens"])
+            rank.report(metrics, batch.outcomes)
         return rank.end(command, crash_limit)
     finally:
         rank.close()
@@ -101,8 +102,8 @@ class RankBatch:
     """Samples of each minibatch, pass after pass."""
     outcomes: dict[str, float]
     """Sums over all ranks (`outcome_sums`)."""
-    picked: list[Picked]
-    """Completions for the log, on rank 0."""
+    groups: list[TrainedGroup]
+    """This rank's answers by group."""
     baselines: Baselines
     """The running means including this batch."""
     compared: dict[str, float]
@@ -173,7 +174,6 @@ def fetch(
     rewards = batch_rewards(fetched, algorithm, ranks)
     baselines = progress.baselines.begun(rewards)
     ancestry, version = Ancestry(tuple(progress.lineages)), command.step - 1
-    # The log shows any sample of a group, on whatever rank it trains.
     samples = {
         each.share.position: group_samples(
             each.group,
@@ -196,14 +196,15 @@ def fetch(
     ]
     for number in range(1, algorithm.epochs_per_batch):
         passes += later_pass(command, trained, config, number)
-    everything = [*chain.from_iterable(samples.values())]
-    count = PER_STEP if ranks.first else 0
-    picked = pick([each.group for each in fetched], everything, command.step, count)
+    groups = [
+        TrainedGroup(each.group, trained[each.share.position], each.share.samples)
+        for each in fetched
+    ]
     outcomes = ranks.sum_named(batch_sums(fetched, trained, algorithm))
     if not isinstance(advantage, RunningMean):
-        return RankBatch(passes, outcomes, picked, progress.baselines, {})
+        return RankBatch(passes, outcomes, groups, progress.baselines, {})
     after = baselines.after(rewards, advantage.decay)
-    return RankBatch(passes, outcomes, picked, after, baselines.metrics(rewards))
+    return RankBatch(passes, outcomes, groups, after, baselines.metrics(rewards))
 
 
 def batch_sums(

@@ -70,18 +70,20 @@ def train_batch(
     set_returns(everything, objective, ranks.sum_named, critic.scale if critic else Scale())
     routing = routing_of(policy)
     tally, norms, rate = Tally(routing), [], 0.0
+    measured = TokenMeasures()
     for each in (optimizers, *([critic.optimizers] if critic else [])):
         each.set_momentum(state.progress.step)
     for number, part in enumerate(minibatches[:parts] if critic_only else minibatches):
         seen = None
         if number < parts or stops_early(algorithm):
             seen = Tally(routing, unchanged=number == 0)
+        first = measured if number < parts else None
         rate = optimizers.set_lr(lr_share(number))
         if critic_only:
             with torch.no_grad():
-                accumulate_gradients(policy, part, objective, batches, seen)
+                accumulate_gradients(policy, part, objective, batches, seen, None, first)
         else:
-            accumulate_gradients(policy, part, objective, batches, seen, optimizers)
+            accumulate_gradients(policy, part, objective, batches, seen, optimizers, first)
         if seen and number < parts:
             tally.include(seen)
         if critic_only:
@@ -91,6 +93,7 @@ def train_batch(
             break
         with present(state.offloads, changed=True):
             norms.append(optimizers.step())
+    measured.spread()
     metrics = tally.metrics(ranks)
     for name in ("train/loss", "router/loss"):
         if name in metrics:
@@ -170,10 +173,11 @@ def accumulate_gradients(
     batches: MicroBatches,
     tally: Tally | None = None,
     optimizers: Optimizers | None = None,
+    measured: "TokenMeasures | None" = None,
 ) -> None:
     """Run the backward passes over one minibatch. The sum of gradients over ranks ends in `.grad`,
     or in the weights if `optimizers` step during the backward pass. With gradients disabled, the
-    policy is only measured."""
+    policy is only measured. `measured`: gets the log-probabilities and entropies."""
     samples = [sample for sample in samples if sample.trains]
     weights = sample_weights(samples, objective, batches.ranks)
     balanced = balance(policy, samples, weights.counts.tokens, batches)
@@ -188,6 +192,8 @@ def accumulate_gradients(
             loss = (composed.loss * of_samples[tokens.sequence]).sum()
             if composed.sample_kl is not None:
                 loss = loss + composed.sample_kl.sum() / weights.counts.sequences
+            if measured:
+                measured.add(chosen, logprobs, entropy)
             if tally:
                 measure(tally, chosen, tokens, composed, entropy)
                 tally.add({"loss": loss})
@@ -242,6 +248,31 @@ def measure(
         tally.add({"before_tokens": torch.ones_like(sampler_kl), "sampler_kl": sampler_kl})
         tally.peak("sampler_gap", gap)
         tally.peak("logprob_gap", gap * fresh)
+
+
+class TokenMeasures:
+    """The learner's log-probabilities and entropies of a batch. They stay on the device until all
+    passes are made, so that the host never waits between passes."""
+
+    def __init__(self) -> None:
+        self._samples: list[TrainingSample] = []
+        self._values: list[torch.Tensor] = []
+
+    def add(
+        self, samples: list[TrainingSample], logprobs: torch.Tensor, entropy: torch.Tensor
+    ) -> None:
+        """Add a micro-batch of `samples`."""
+        self._samples += samples
+        self._values.append(torch.stack([logprobs.detach(), entropy.detach()]))
+
+    def spread(self) -> None:
+        """Set `learner_logprobs` and `entropy` of each sample."""
+        if not self._values:
+            return
+        both = torch.cat(self._values, dim=1).cpu()
+        lengths = [len(sample.sampler_logprobs) for sample in self._samples]
+        for sample, values in zip(self._samples, both.split(lengths, dim=1), strict=True):
+            sample.learner_logprobs, sample.entropy = values
 
 
 @torch.no_grad()

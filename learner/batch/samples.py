@@ -67,6 +67,10 @@ class TrainingSample:
     values: torch.Tensor | None = None
     """[k + 1] the critic's values before the batch's updates, in the critic's units: before each
     token in the loss, and at the last token."""
+    learner_logprobs: torch.Tensor | None = None
+    """[k] log-probabilities in the first pass over its minibatch, once that pass is made."""
+    entropy: torch.Tensor | None = None
+    """[k] entropies of that pass."""
     returns: torch.Tensor | None = None
     """float64 targets of the critic: [k], one for each token in the loss; [k + 1] if the place
     after the last token has the score; [1] with `sequence_value`."""

@@ -5,7 +5,7 @@ covers exactly the steps of the copy. The order makes a kill safe at any time:
 
 - a checkpoint before its rename does not exist
 - a renamed checkpoint without a commit is never loaded, and its groups are still in the stream
-- steps are committed only after their rows (metrics, samples) are durable
+- steps are committed only after their rows (metrics, rollouts) are durable
 - the ledger's copy gets a commit only after Redis has it
 - older checkpoints are deleted only after a commit
 
@@ -15,6 +15,7 @@ If ranks write parts, rank 0 renames and commits after every rank has reported i
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -29,11 +30,18 @@ from learner.checkpoints.checkpoint_writer import (
 from learner.distributed import Ranks
 from learner.persist.background import Background
 from learner.persist.disk_retry import CannotWrite, Disk
-from learner.persist.jsonl import LedgerFile, RowsFile
+from learner.persist.jsonl import LedgerFile
 from learner.store.run_store import RunStore
 
 TOLD_TO_END, FAILED = b"told to end", b"failed"
 """Sent by a rank instead of its written files."""
+
+
+class StepFiles(Protocol):
+    """Files with the rows of each step."""
+
+    def sync(self) -> None:
+        """Make the rows so far durable."""
 
 
 class PartWriter(Background[Captured]):
@@ -73,7 +81,7 @@ class CheckpointWriter(PartWriter):
     """Makes checkpoints of one run durable and current (rank 0)."""
 
     def __init__(
-        self, keep: int, disk: Disk, store: RunStore, rows: Sequence[RowsFile], ranks: Ranks
+        self, keep: int, disk: Disk, store: RunStore, rows: Sequence[StepFiles], ranks: Ranks
     ) -> None:
         """`keep`: number of newest checkpoints to keep; `rows`: files that must be durable with a
         step."""

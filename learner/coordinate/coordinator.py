@@ -2,7 +2,7 @@
 the parts that are common to all runs."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -16,13 +16,11 @@ from learner.coordinate.step_report import StepReport
 from learner.coordinate.waiting import WaitWatcher
 from learner.environment import RunEnvironment
 from learner.metrics.mismatch import mismatch_problem
-from learner.metrics.sample_log import Picked, described
 from learner.metrics.step_metrics import Stopwatch, staleness_metrics
 from learner.model.loading.model_loader import endless
 from learner.model.passes.families import sharing_in_words, sharing_of
 from learner.model.passes.mfu import sequence_cost, work
 from learner.persist.disk_retry import CannotWrite
-from learner.persist.jsonl import RowsFile, SamplesFile
 from learner.publishing.model_folder import export_description
 from learner.publishing.publisher import Again, Publisher
 from learner.publishing.versions import Version
@@ -112,7 +110,8 @@ class Coordinator(FirstRank):
         self._publisher.submit(start)
         self._publisher.wait()
         progress = self._state.progress
-        self._samples.begin(progress.step)
+        if self._rollouts:
+            self._rollouts.begin(progress.step)
         evaluated = self._file.begin(progress.step)
         self._planner.begin()
         self._evaluations.begin(progress, evaluated)
@@ -154,11 +153,9 @@ class Coordinator(FirstRank):
         self._time.lap("checkpointing")
 
     @on_rank_0
-    def report(
-        self, metrics: dict[str, float], outcomes: dict[str, float], picked: list[Picked]
-    ) -> None:
-        """Report a trained batch and the completions `picked` for the log, and request an
-        evaluation if one is due. `outcomes`: sums over ranks."""
+    def report(self, metrics: dict[str, float], outcomes: dict[str, float]) -> None:
+        """Report a trained batch, and request an evaluation if one is due. `outcomes`: sums over
+        ranks."""
         step = self._state.progress.step
         pushed = self._publisher.pushed
         metrics |= staleness_metrics(self._planner.staleness) | (pushed.metrics() if pushed else {})
@@ -176,8 +173,6 @@ class Coordinator(FirstRank):
         self._all_zero = bool(row.get("reward/all_zero"))
         self._say_mismatch(step, row)
         self._evaluations.after_step(self._state.progress)
-        tokenizer = self._state.loaded.tokenizer
-        self._samples.add(*described(picked, step, self._config.algorithm, tokenizer))
         self._hand_over_captured()
 
     def close(self) -> None:
@@ -194,10 +189,6 @@ class Coordinator(FirstRank):
         if kind == "cancel":
             self._evaluations.cancel()
         return kind
-
-    def _more_rows(self) -> Sequence[RowsFile]:
-        self._samples = SamplesFile(self._disk.root, self._store.run, self._disk)
-        return (self._samples,)
 
     # --- the next batch -------------------------------------------------------------------------
 

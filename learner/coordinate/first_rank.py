@@ -4,17 +4,17 @@ The training loop only waits for copies; a thread writes to the disk. The thread
 the run, and an error on it ends the run. A run ends only after its newest state is committed.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
-from learner.checkpoints.background_writer import CheckpointWriter
+from learner.checkpoints.background_writer import CheckpointWriter, StepFiles
 from learner.checkpoints.captured import Captured
 from learner.coordinate.checkpoint_schedule import CheckpointSchedule
 from learner.coordinate.crash_limit import CrashLimit
 from learner.coordinate.run_rank import RunRank
 from learner.environment import RunEnvironment
 from learner.persist.disk_retry import CannotWrite, DiskStatus
-from learner.persist.jsonl import MetricsFile, RowsFile
+from learner.persist.jsonl import MetricsFile
 from learner.state import TrainingState
 from learner.store.commands import Command
 from services.contracts.config import RLConfig, SFTConfig
@@ -73,12 +73,8 @@ class FirstRank(RunRank):
     def _open_writer(self) -> CheckpointWriter:
         disk, store = self._disk, self._store
         self._file = MetricsFile(disk.root, store.run, disk)
-        self._rows = [self._file, *self._more_rows()]
-        return CheckpointWriter(self._keep_checkpoints, disk, store, self._rows, self._ranks)
-
-    def _more_rows(self) -> Sequence[RowsFile]:
-        """Files of rows, besides metrics, that must be durable with a step."""
-        return ()
+        durable: list[StepFiles] = [self._file, *([self._rollouts] if self._rollouts else [])]
+        return CheckpointWriter(self._keep_checkpoints, disk, store, durable, self._ranks)
 
     def end(self, command: Command, crash_limit: CrashLimit) -> str:
         """Commit the steps that are still uncommitted. Returns the kind of command that ends the
@@ -100,8 +96,7 @@ class FirstRank(RunRank):
             # The rows of its step could not be written: drop the checkpoint.
             self._writer.leave_out(self._captured)
         super().close()
-        for file in self._rows:
-            file.close()
+        self._file.close()
 
     def _keep(self, captured: Captured) -> None:
         # `report` submits it, because a commit needs the rows of its step.

@@ -7,7 +7,7 @@ checkpoints. Otherwise rank 0 copies its own state, and the others do nothing.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -18,11 +18,13 @@ from learner.checkpoints.captured import Captured, capture, part_of
 from learner.coordinate.crash_limit import CrashLimit
 from learner.distributed import Ranks
 from learner.environment import RunEnvironment
+from learner.metrics.rollout_rows import TrainedGroup
 from learner.model.canary import CanaryPass
 from learner.model.loading.lora import base_on_host
 from learner.model.placement.offload import present
 from learner.model.placement.parallel import is_sharded, replicate
 from learner.persist.disk_retry import CannotWrite, Disk, DiskStatus, OtherRank
+from learner.persist.rollout_parts import RolloutParts
 from learner.publishing.versions import Version, Versions
 from learner.slices import WHOLE
 from learner.state import TrainingState
@@ -44,6 +46,7 @@ class RunRank:
         self._environment, self._state = environment, state
         self._ranks, self._store = environment.ranks, environment.store
         self._disk = Disk(environment.volume.root, self._disk_status, environment.stop)
+        self._rollouts = self._open_rollouts(config)
         self._writer = self._open_writer()
         self._sharded = is_sharded(state.loaded.model)
         self._canary: CanaryPass | None = None
@@ -87,6 +90,11 @@ class RunRank:
         if self._agreed(self._checkpoint_due):
             self._keep(self._copied())
 
+    def keep_rollouts(self, groups: Sequence[TrainedGroup], tokens: float) -> None:
+        """Keep this rank's answers of the trained batch. `tokens`: over all ranks."""
+        if self._rollouts:
+            self._rollouts.keep(self._state.progress.step, groups, tokens)
+
     def report(self, *_: Any, **__: Any) -> None:
         """Report a step. Rank 0 does."""
 
@@ -108,6 +116,8 @@ class RunRank:
         """End the threads. They finish their current work, unless the disk cannot be written."""
         self._disk.abandon()
         self._writer.close()
+        if self._rollouts:
+            self._rollouts.close()
 
     # --- together -------------------------------------------------------------------------------
 
@@ -135,6 +145,14 @@ class RunRank:
             return False
         with self._ranks.announcing():
             return decide()
+
+    def _open_rollouts(self, config: RLConfig | SFTConfig) -> RolloutParts | None:
+        """Open the parts of this rank's rollouts. Return None if the run keeps no rollouts, or if
+        another rank has the same rows."""
+        if not (isinstance(config, RLConfig) and config.rollout.keep_share and self._ranks.counts):
+            return None
+        root, tokenizer = self._disk.root, self._state.loaded.tokenizer
+        return RolloutParts(config, self._store, root, self._ranks.rank, tokenizer)
 
     # --- different on rank 0 --------------------------------------------------------------------
 

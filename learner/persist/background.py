@@ -20,9 +20,10 @@ T = TypeVar("T")
 class Background(Generic[T]):
     """Does `work` on each submitted item, one at a time, on its own thread."""
 
-    def __init__(self, name: str, work: Callable[[T], None]) -> None:
+    def __init__(self, name: str, work: Callable[[T], None], waiting: int = 1) -> None:
+        """`waiting`: items that may wait for the thread; 0: any number."""
         self._name, self._work = name, work
-        self._waiting: queue.Queue[T | None] = queue.Queue(maxsize=1)
+        self._waiting: queue.Queue[T | None] = queue.Queue(maxsize=waiting)
         self._error: BaseException | None = None
         # Inherits the logger's `run`, which a new thread would lack.
         inherited = contextvars.copy_context()
@@ -35,7 +36,7 @@ class Background(Generic[T]):
         return self._waiting.unfinished_tasks > 0
 
     def submit(self, item: T) -> None:
-        """Submit an item. Blocks only while one item is in progress and another waits."""
+        """Submit an item. Blocks only while as many items wait as may."""
         self.check()
         self._waiting.put(item)
 

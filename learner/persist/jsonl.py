@@ -1,5 +1,4 @@
-"""A run's rows by step: `metrics.jsonl` with a line for each step and each evaluation, and
-`samples.jsonl` with some of each step's answers.
+"""A run's rows by step: `metrics.jsonl` has a line for each step and each evaluation.
 
 Invariant: a step's row is durable before a checkpoint with that step is committed. A crash
 therefore leaves no committed step without its row. Rows of steps that will be trained again are
@@ -110,9 +109,3 @@ class LedgerFile(RowsFile):
         with self._file.open("rb") as file:
             file.seek(-1, os.SEEK_END)
             return file.read(1) != b"\n"
-
-
-class SamplesFile(RowsFile):
-    """Some of the answers that one run was trained on."""
-
-    name = "samples.jsonl"

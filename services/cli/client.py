@@ -90,6 +90,25 @@ class Gateway:
         """Return the answer of GET `path` as text."""
         return self._answer("GET", path).text
 
+    def save(self, path: str, file: Path) -> int:
+        """Write the answer of GET `path` to `file`, whole or not at all. Returns its bytes."""
+        beside = file.with_name(f".{file.name}.part")
+        timeout = httpx.Timeout(CONNECT, read=ANSWER)
+        with self._reachable(), self._client.stream("GET", path, timeout=timeout) as response:
+            if response.is_error:
+                response.read()
+                raise self._refusal(response)
+            try:
+                with beside.open("wb") as part:
+                    for piece in response.iter_bytes():
+                        part.write(piece)
+                beside.replace(file)
+            except OSError as error:
+                raise CliError(f"{file} cannot be written: {error.strerror}") from None
+            finally:
+                beside.unlink(missing_ok=True)
+        return file.stat().st_size
+
     def pages(self, path: str, items: str, **params: Any) -> Iterator[Any]:
         """Yield the entries that GET `path` lists under `items`, page after page."""
         while True:

@@ -38,6 +38,7 @@ from services.cli.runs.chains import chains
 from services.cli.runs.metrics import metrics
 from services.cli.runs.preview import preview
 from services.cli.runs.report import report
+from services.cli.runs.rollouts import rollouts
 from services.cli.runs.runs import cancel, rm, runs, watch
 from services.cli.runs.samples import samples
 from services.cli.runs.show import show
@@ -66,6 +67,7 @@ GROUPS: dict[str, list[Callable[..., None]]] = {
     "Results": [
         metrics,
         samples,
+        rollouts,
         evaluate,
         evaluations,
         compare,

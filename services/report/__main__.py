@@ -22,8 +22,10 @@ from services.report.facts import Facts, with_names
 from services.report.job import Job, JobRun
 from services.report.rendering import write
 from services.report.run_sections import sections
+from services.rollouts.index import first_step
+from services.rollouts.sampled import sampled_answers
 from services.runtime.process import die_with_parent, keep_files_private
-from services.volume.run_files import METRICS, SAMPLES, first_samples, read_metrics, read_samples
+from services.volume.run_files import METRICS, read_metrics
 
 SHOWN = 8
 """Answers of each step that the report may show."""
@@ -57,12 +59,14 @@ def main() -> int:
 def facts_of(run: JobRun, job: Job) -> Facts:
     files = Path(run.files)
     metrics, _ = read_metrics(files / METRICS, set(), -1, sys.maxsize, 0)
-    newest, _ = read_samples(files / SAMPLES, None, SHOWN, None)
+    folder = files / "rollouts"
+    newest, _ = sampled_answers(folder, None, SHOWN)
+    first, _ = sampled_answers(folder, first_step(folder) or 1, SHOWN)
     last = [sample for sample in newest if 1 < sample.step == newest[0].step]
     return Facts(
         record=with_names(run.record, run.names),
         metrics=metrics,
-        first=[sample.model_dump() for sample in first_samples(files / SAMPLES, SHOWN)],
+        first=[sample.model_dump() for sample in reversed(first)],
         last=[sample.model_dump() for sample in last],
         dataset=run.dataset,
         workers=run.workers,

@@ -1,29 +1,23 @@
-"""Reads metrics and sampled answers, which a learner writes into a run's folder. A damaged line is
-logged and left out, so the others are still shown."""
+"""Reads metrics, which a learner writes into a run's folder. A damaged line is logged and left out,
+so the others are still shown."""
 
-import contextlib
 import json
 import math
 import os
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import anyio.to_thread
-from pydantic import ValidationError
 
-from services.contracts.groups.sampled_answer import SampledAnswer
 from services.runtime.logs import get_logger
 
 log = get_logger(__name__)
 
 _reported: set[Path] = set()
 
-METRICS, SAMPLES = "metrics.jsonl", "samples.jsonl"
+METRICS = "metrics.jsonl"
 PLACE = {"step", "evaluation/step", "evaluation/name", "time"}
 """Fields that place a row of metrics."""
-BLOCK = 1 << 18
-"""Bytes that are read at a time."""
 
 
 def read_metrics(
@@ -74,45 +68,6 @@ async def last_metric(folder: Path, name: str) -> float | None:
     return value
 
 
-def read_samples(
-    path: Path, step: int | None, limit: int, before: int | None
-) -> tuple[list[SampledAnswer], int | None]:
-    """Read up to `limit` answers of `step` (None: of all steps), newest first, before the byte
-    `before`. Returns the answers, and the byte before which older answers are, or None."""
-    samples: list[SampledAnswer] = []
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            for at, line in backwards(file, size if before is None else min(before, size)):
-                if (sample := _sample(line, path)) is None:
-                    continue
-                # Later lines are of later steps.
-                if step is not None and sample.step < step:
-                    break
-                if step is None or sample.step == step:
-                    samples.append(sample)
-                    if len(samples) == limit:
-                        return samples, at or None
-    except FileNotFoundError:
-        return [], None
-    return samples, None
-
-
-def first_samples(path: Path, limit: int) -> list[SampledAnswer]:
-    """Return up to `limit` answers of the first step."""
-    samples: list[SampledAnswer] = []
-    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-        for line in file:
-            if not line.endswith(b"\n") or len(samples) == limit:
-                break
-            if (sample := _sample(line, path)) is None:
-                continue
-            if samples and sample.step != samples[0].step:
-                break
-            samples.append(sample)
-    return samples
-
-
 def parsed_row(line: bytes, path: Path, strict: bool = False) -> dict[str, Any] | None:
     """Parse the object in a line. A damaged line is logged and becomes None, or raises ValueError
     if `strict`."""
@@ -131,38 +86,8 @@ def parsed_row(line: bytes, path: Path, strict: bool = False) -> dict[str, Any] 
     return row
 
 
-def _sample(line: bytes, path: Path) -> SampledAnswer | None:
-    row = parsed_row(line, path)
-    try:
-        return None if row is None else SampledAnswer.model_validate(row)
-    except ValidationError as error:
-        _report(path, error)
-        return None
-
-
 def _report(path: Path, error: Exception) -> None:
     """Log a damaged line once for each file: a page reads it every few seconds."""
     if path not in _reported:
         _reported.add(path)
         log.warning("a damaged line is left out", file=str(path), reason=str(error)[:200])
-
-
-def backwards(file: BinaryIO, end: int) -> Iterator[tuple[int, bytes]]:
-    """Yield (first byte, line) of the whole lines before `end`, last one first. A line without an
-    end is skipped: it is being written, or the caller chose `end` freely."""
-    start, unread = end, b""
-    while True:
-        # The line that ends `unread` begins after the newline before it.
-        begin = unread.rfind(b"\n", 0, max(len(unread) - 1, 0)) + 1
-        if not begin and start:
-            size = min(BLOCK, start)
-            start -= size
-            file.seek(start)
-            unread = file.read(size) + unread
-            continue
-        line = unread[begin:]
-        if line.endswith(b"\n"):
-            yield start + begin, line
-        if not begin:
-            return
-        unread = unread[:begin]

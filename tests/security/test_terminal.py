@@ -20,6 +20,7 @@ from services.runtime.terminal import one_line, visible
 from services.store import Store
 from tests.integration.gateway.servers import GatewayProcess, RedisServer, upload
 from tests.integration.store.scene import record
+from tests.kept_rollouts import answer, keep
 
 EVIL = "a\x1b]0;owned\x07\x1b[2J\r\nerror: forged\x9b31m\u202etxt\u2066\u2028\x7f\U000e0041b"
 STYLE = re.compile(r"\x1b\[[0-9;]*m|\x1b\[\?25[hl]|\x1b\[2K|\x1b\[1A|\r(?=\x1b\[2K)")
@@ -60,9 +61,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
     with httpx.Client(base_url=process.url, headers=process.headers) as api:
         assert api.post("/v1/keys", json={"name": EVIL}).status_code == 201
         upload(api, "rows", json.dumps({"prompt": EVIL, "answer": EVIL}).encode())
-    answers = process.data / "runs" / "evil" / "samples.jsonl"
-    answers.parent.mkdir(parents=True)
-    answers.write_text(json.dumps(ANSWER) + "\n")
+    keep(process.data / "runs" / "evil", [ANSWER])
     logs = process.data / "logs"
     logs.mkdir()
     (logs / "gateway.log").write_text(f"{EVIL}\n")
@@ -82,25 +81,23 @@ async def fill(store: Store) -> None:
     await store.close()
 
 
-ANSWER = {
-    "step": 1,
-    "task": 0,
-    "row": 0,
-    "prompt": EVIL,
-    "completion": EVIL,
-    "tokens": 3,
-    "reward": 1.0,
-    "status": EVIL,
-    "components": {EVIL: 1.0, "b": 0.0},
-    "advantage": 0.5,
-    "finish_reason": EVIL,
-    "versions": [1],
-}
+ANSWER = answer(
+    1,
+    prompt=EVIL,
+    completion=EVIL,
+    status=EVIL,
+    components={EVIL: 1.0, "b": 0.0},
+    reasons={EVIL: EVIL},
+    finish_reason=EVIL,
+)
 
 COMMANDS = (
     "runs",
     "watch evil",
     "why evil",
+    "rollouts evil",
+    "rollouts evil --group 0",
+    "rollouts evil --group 0 --tokens",
     "why waiting",
     "audit evil",
     "samples evil",

@@ -104,6 +104,12 @@ class Rollout(Section):
     where both compute in float32; else eight times what is usual in this run, and at most 0.3."""
     vllm: VLLM = VLLM()
     """Options of the vLLM server."""
+    keep_share: Literal["auto"] | Annotated[float, Field(ge=0, le=1)] = "auto"
+    """Share of the trained groups whose answers are kept with their tokens, log-probabilities and
+    rewards, for `headrace rollouts`, `headrace samples` and the page. auto: all groups of a step up
+    to 524,288 tokens (prompts included), and of a larger step an even share with about as many
+    tokens. A step then takes at most about 5 MB of the data volume: 7.5 GB a day with a step
+    a minute. 0: none."""
     stream_bytes: int = Field(1 << 30, ge=1 << 20)
     """Bytes of the run's finished groups in Redis above which workers keep theirs until the learner
     has made room. Best at four batches or more."""

@@ -1,5 +1,5 @@
-"""A completion as text, with what it earned: a line of `samples.jsonl`, or one of the newest
-answers that were judged."""
+"""A completion as text, with what it earned: a trained answer that a run keeps, or one of the
+newest answers that were judged."""
 
 import json
 from collections.abc import Sequence

@@ -13,8 +13,10 @@ from services.contracts.records import RunRecord, RunState
 from services.evaluations import folder_of, part_path, write_part, write_result
 from services.store import Store
 from services.store.keys import run_key
+from tests import kept_rollouts
 from tests.evaluating import answered
 from tests.integration.gateway.servers import GatewayProcess, Headrace, InStore, problems
+from tests.kept_rollouts import keep
 
 pytestmark = pytest.mark.usefixtures("sums")
 
@@ -46,18 +48,30 @@ def run(submit: Any) -> str:
     return id
 
 
-def written(gateway: GatewayProcess, run: str, rows: list[dict[str, Any]], torn: str = "") -> None:
-    folder = gateway.data / "runs" / run
-    folder.mkdir(parents=True, exist_ok=True)
-    text = "".join(json.dumps(row) + "\n" for row in rows)
-    (folder / "samples.jsonl").write_text(text + torn)
+def written(gateway: GatewayProcess, run: str, rows: list[dict[str, Any]]) -> None:
+    """Have the learner keep these answers, each group's in one step."""
+    groups: dict[int, int] = {}
+    kept = []
+    for row in rows:
+        fields = {name: value for name, value in row.items() if name not in ("task", "tokens")}
+        number = groups[row["task"]] = groups.get(row["task"], -1) + 1
+        spans = [{"start": 0, "end": row["tokens"], "version": v} for v in row["versions"]]
+        kept.append(
+            kept_rollouts.answer(
+                group=row["task"],
+                sample=number,
+                length=row["tokens"],
+                **fields | {"versions": spans},
+            )
+        )
+    keep(gateway.data / "runs" / run, kept)
 
 
 def test_the_newest_answers_come_first_and_older_ones_page_by_page(
     api: httpx.Client, run: str, gateway: GatewayProcess
 ) -> None:
     rows = [answer(step, reward) for step in (1, 2, 3) for reward in (1.0, None)]
-    written(gateway, run, rows, torn='{"step": 4, "dr')
+    written(gateway, run, rows)
     path = f"/v1/runs/{run}/samples"
 
     none: dict[str, Any] = {"judged": [], "none_because": None, "next": None}

@@ -13,6 +13,8 @@ import pytest
 from learner.checkpoints.checkpoint_reader import verify
 from services.contracts.config import parse_config
 from services.contracts.records import RunRecord, RunState
+from services.rollouts.index import RolloutFilter
+from services.rollouts.reader import page
 from services.store import Store
 from services.volume import Volume
 from tests.integration.learner.conftest import Place, placed, stored
@@ -74,8 +76,9 @@ async def assert_nothing_lost(place: Place, store: Store, record: RunRecord) -> 
     # The rows of each step match the ledger, and each row appears once.
     endings = (await store.ledger.generation("second")).endings
     trained = {ending.step: {int(d.partition(":")[0]) for d in ending.tasks} for ending in endings}
-    answers = [(row["step"], row["task"]) for row in steps(place, "second", "samples.jsonl")]
-    assert [step for step, _ in answers] == [n for n in range(1, STEPS + 1) for _ in range(4)]
+    kept = page(place.data / "runs/second/rollouts", RolloutFilter(), None, 1000)
+    answers = [(row.step, row.group) for row in reversed(kept.rollouts)]
+    assert [step for step, _ in answers] == [n for n in range(1, STEPS + 1) for _ in range(16)]
     assert all(task in trained[step] for step, task in answers)
     # The newest two on the path to this point, and nothing unfinished or uncommitted.
     left = folders(place)

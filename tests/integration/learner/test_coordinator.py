@@ -290,7 +290,7 @@ async def test_an_alarm_is_raised_when_batches_without_rewards_or_with_a_mismatc
         scene.state.progress = replace(scene.state.progress, step=step)
         sums = outcome_sums([trajectory_group(list(rewards))], 2)
         metrics = {"train/updates": 1.0, "mismatch/logprob_max": gap, "mismatch/kl": gap / 10}
-        await asyncio.to_thread(scene.coordinator.report, metrics, sums, [])
+        await asyncio.to_thread(scene.coordinator.report, metrics, sums)
 
     disagree = "sampler and learner disagree about the same weights"
     assert [text.split(": ")[:2] for text in await warnings(scene) if disagree in text] == [

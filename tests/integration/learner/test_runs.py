@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -22,6 +23,9 @@ from services.contracts.devices import LearnerDevices
 from services.contracts.records import DatasetRecord, RunRecord, RunState
 from services.contracts.rows.dataset import Row
 from services.datasets import append_rows
+from services.rollouts.index import RolloutFilter
+from services.rollouts.parts import part_name
+from services.rollouts.reader import page
 from services.store import Store
 from services.volume import Volume
 from tests.integration.learner.conftest import Place, placed, stored
@@ -108,20 +112,39 @@ def steps(place: Place, run: str, file: str = "metrics.jsonl") -> list[dict[str,
 
 
 def assert_answers_fit(place: Place, run: str, rows: list[dict[str, Any]]) -> None:
-    """Assert that each step in `rows` has four logged answers with their TorchWorker rewards. The
-    best and the worst of a group are on both sides of its mean."""
-    samples = steps(place, run, "samples.jsonl")
-    assert [sample["step"] for sample in samples] == [row["step"] for row in rows for _ in range(4)]
-    for sample in samples:
-        text = re.sub("<(pad|bos|eos|unk)>", "", sample["completion"])
-        right = sample["status"] == "correct"
-        assert sample["reward"] == pytest.approx(right + 0.1 * len(text))
-        assert (sample["finish_reason"] == "stop") == sample["completion"].endswith("<eos>")
-        assert sample["prompt"].startswith("<bos>")
-        assert sample["prompt"].endswith("=")
-    for best, worst, *_ in (samples[i : i + 4] for i in range(0, len(samples), 4)):
-        if best["task"] == worst["task"]:
-            assert best["advantage"] >= 0 >= worst["advantage"]
+    """Assert that each step in `rows` has kept all its answers, with their TorchWorker rewards and
+    the log-probabilities that its metrics were computed from."""
+    folder = place.data / f"runs/{run}/rollouts"
+    answers = [
+        answer
+        for row in rows
+        for answer in pq.read_table(folder / part_name(row["step"], 0)).to_pylist()
+    ]
+    shown = page(folder, RolloutFilter(), None, 10_000)
+    assert (len(shown.rollouts), shown.next, shown.damaged) == (len(answers), None, [])
+    assert [answer["step"] for answer in answers] == [r["step"] for r in rows for _ in range(16)]
+    for answer in answers:
+        text = re.sub("<(pad|bos|eos|unk)>", "", answer["completion"])
+        right = answer["status"] == "correct"
+        assert answer["reward"] == pytest.approx(right + 0.1 * len(text))
+        assert (answer["finish_reason"] == "stop") == answer["completion"].endswith("<eos>")
+        assert answer["prompt"].startswith("<bos>")
+        assert answer["prompt"].endswith("=")
+    for row, of_step in zip(rows, batched(answers, 16), strict=True):
+        entropies = [value for answer in of_step for value in answer["entropy"]]
+        assert sum(entropies) / len(entropies) == pytest.approx(row["train/entropy"], rel=1e-4)
+        gaps = [
+            abs(learner - sampler)
+            for answer in of_step
+            for learner, sampler in zip(
+                answer["learner_logprobs"], answer["sampler_logprobs"], strict=True
+            )
+        ]
+        assert max(gaps) == pytest.approx(row["mismatch/sampler_logprob_max"], abs=1e-4)
+
+
+def batched(answers: list[dict[str, Any]], size: int) -> list[list[dict[str, Any]]]:
+    return [answers[i : i + size] for i in range(0, len(answers), size)]
 
 
 @dataclass

@@ -13,7 +13,7 @@ from learner.checkpoints.captured import capture
 from learner.optim.optimizers import Optimizers
 from learner.persist import jsonl as metrics_file
 from learner.persist.disk_retry import Disk
-from learner.persist.jsonl import MetricsFile, SamplesFile
+from learner.persist.jsonl import MetricsFile
 from learner.state import TrainingProgress
 from services.contracts.config.optimizer import AdamW
 from tests.unit.learner.disks import Status
@@ -113,17 +113,15 @@ def test_rows_are_durable_before_the_commit_and_its_copy_after_it(
     loaded = tiny_model()
     state = TrainingProgress("r", 3, 3, [("a", 0)], "base")
     rows = MetricsFile(tmp_path, "r", disk(tmp_path))
-    samples = SamplesFile(tmp_path, "r", disk(tmp_path))
     writer = CheckpointWriter(
         1,
         disk(tmp_path),
         Recorder(happened),  # type: ignore[arg-type]
-        (rows, samples),
+        (rows,),
         ALONE,
     )
-    for file in (rows, samples):
-        file.begin(0)
-        file.add({"step": 3})
+    rows.begin(0)
+    rows.add({"step": 3})
 
     writer.submit(
         capture(state_of(loaded, Optimizers(loaded.model, AdamW(lr=1e-3)), progress=state))
@@ -134,7 +132,6 @@ def test_rows_are_durable_before_the_commit_and_its_copy_after_it(
     assert happened == [
         "written",
         "synced metrics.jsonl",
-        "synced samples.jsonl",
         "committed 3",
         "synced ledger.jsonl",
         "checkpoint",

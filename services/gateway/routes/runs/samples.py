@@ -1,5 +1,6 @@
 """`/v1/runs/{run}/samples`: completions with their rewards and the verifiers' reasons."""
 
+from functools import partial
 from typing import Annotated
 
 import anyio.to_thread
@@ -9,9 +10,10 @@ from pydantic import BaseModel, Field
 from services.contracts.groups.sampled_answer import SampledAnswer
 from services.contracts.records import RunRecord, RunState
 from services.gateway.dependencies import RUN_PROBLEMS, Deps, RunDep
-from services.gateway.paging import Cursor, Limit, Next, cursor_at, number_in
+from services.gateway.paging import Cursor, Limit, Next, cursor_at
+from services.gateway.routes.runs.rollouts import FOLDER, READERS, place_of_cursor
 from services.http import responses
-from services.volume.run_files import SAMPLES, read_samples
+from services.rollouts.sampled import sampled_answers
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
@@ -41,21 +43,21 @@ class RunSamples(BaseModel):
 async def samples(
     deps: Deps,
     record: RunDep,
-    step: Annotated[int | None, Query(ge=1, description="Only of this step.")] = None,
+    step: Annotated[int | None, Query(ge=1, lt=1 << 32, description="Only of this step.")] = None,
     limit: Limit = 20,
     cursor: Cursor = None,
 ) -> RunSamples:
     """Some completions of each trained batch with their rewards, newest first: the best and the
-    worst of one prompt, and others. They come from the learner's first rank."""
-    path = deps.volume.path(f"runs/{record.id}/{SAMPLES}")
-    before = None if cursor is None else number_in(cursor, 0)
-    rows, at = await anyio.to_thread.run_sync(read_samples, path, step, limit, before)
+    worst of one prompt, and others. `GET /v1/runs/{run}/rollouts` has all that are kept."""
+    folder = deps.volume.path(f"runs/{record.id}/{FOLDER}")
+    read = partial(sampled_answers, folder, step, limit, place_of_cursor(cursor))
+    rows, following = await anyio.to_thread.run_sync(read, limiter=READERS)
     judged: list[SampledAnswer] = []
-    if before is None and step is None and (not rows or record.state is RunState.FAILED):
+    if cursor is None and step is None and (not rows or record.state is RunState.FAILED):
         judged = (await deps.store.judged.newest(record.id))[:limit]
-    following = None if at is None else cursor_at((at,))
+    next_page = None if following is None else cursor_at(following)
     why = None if rows or judged else _none_because(record, step)
-    return RunSamples(run=record.id, samples=rows, judged=judged, none_because=why, next=following)
+    return RunSamples(run=record.id, samples=rows, judged=judged, none_because=why, next=next_page)
 
 
 def _none_because(record: RunRecord, step: int | None) -> str:

@@ -1,0 +1,185 @@
+"""The index of a run's rollouts: fixed-size records, read through the page cache.
+
+Each rank appends the records of a step once the step's part is complete, so steps ascend within a
+file. A record that a crash has cut off is ignored, and the next start cuts it away.
+"""
+
+import os
+import zlib
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from heapq import merge
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from services.contracts.groups.rollout import RolloutStatus
+from services.contracts.scores import ScoreStatus
+from services.rollouts.parts import step_of
+from services.runtime.logs import get_logger
+
+log = get_logger(__name__)
+
+RECORD = np.dtype(
+    [
+        ("group", "<i8"),
+        ("row", "<i8"),
+        ("reward", "<f8"),  # NaN: no reward
+        ("step", "<u4"),
+        ("place", "<u4"),  # row of the part
+        ("tokens", "<u4"),
+        ("dataset", "<u4"),  # `dataset_key`
+        ("sample", "<u2"),
+        ("rank", "<u2"),
+        ("status", "u1"),  # place in ScoreStatus, or OTHER
+        ("truncated", "?"),
+        ("trained", "?"),
+        ("reserved", "u1"),
+    ]
+)
+STATUSES = list(ScoreStatus)
+OTHER = 255
+BLOCK = 1 << 16
+"""Records that are compared at once: 3 MB."""
+
+Records = npt.NDArray[np.void]
+
+
+@dataclass(frozen=True)
+class RolloutFilter:
+    """The answers that are wanted. None: all."""
+
+    step: int | None = None
+    group: int | None = None
+    min_reward: float | None = None
+    max_reward: float | None = None
+    status: RolloutStatus | None = None
+    row: int | None = None
+    dataset: str | None = None
+    min_tokens: int | None = None
+    max_tokens: int | None = None
+
+    def matches(self, records: Records) -> npt.NDArray[np.bool_]:
+        """[n] bool: the records that fit."""
+        fits = np.ones(len(records), np.bool_)
+        bounds: tuple[tuple[str, Any, Any], ...] = (
+            ("step", self.step, self.step),
+            ("group", self.group, self.group),
+            ("row", self.row, self.row),
+            ("reward", self.min_reward, self.max_reward),
+            ("tokens", self.min_tokens, self.max_tokens),
+        )
+        for name, low, high in bounds:
+            if low is not None:
+                fits &= records[name] >= low
+            if high is not None:
+                fits &= records[name] <= high
+        if self.dataset is not None:
+            fits &= records["dataset"] == dataset_key(self.dataset)
+        match self.status:
+            case None:
+                pass
+            case RolloutStatus.TRUNCATED:
+                fits &= records["truncated"]
+            case RolloutStatus.UNTRAINED:
+                fits &= ~records["trained"]
+            case status:
+                fits &= records["status"] == status_key(status)
+        return fits
+
+
+def status_key(status: str) -> int:
+    """Return the number of a status in the index."""
+    return STATUSES.index(ScoreStatus(status)) if status in [*ScoreStatus] else OTHER
+
+
+def dataset_key(name: str) -> int:
+    """Return the number of a dataset in the index."""
+    return zlib.crc32(name.encode())
+
+
+def index_path(folder: Path, rank: int) -> Path:
+    return folder / f"index-rank-{rank:04d}.bin"
+
+
+def append(path: Path, records: Records) -> None:
+    """Append records. If that fails, nothing is added. Raises OSError."""
+    with path.open("ab") as file:
+        whole = file.tell() // RECORD.itemsize * RECORD.itemsize
+        file.truncate(whole)
+        try:
+            file.write(records.tobytes())
+            file.flush()
+            os.fsync(file.fileno())
+        except OSError:
+            file.truncate(whole)
+            raise
+
+
+def cut(folder: Path, step: int) -> None:
+    """Go back to `step`: forget the answers of later steps and delete their parts, and files that
+    a crash left unfinished. Raises OSError."""
+    for path in folder.glob("index-rank-*.bin"):
+        records = opened(path)
+        kept = bisect_right(records["step"], step)
+        del records
+        with path.open("r+b") as file:
+            file.truncate(kept * RECORD.itemsize)
+    for path in [*folder.iterdir()] if folder.exists() else []:
+        of_step = step_of(path)
+        if path.name.startswith(".") or (of_step is not None and of_step > step):
+            path.unlink(missing_ok=True)
+
+
+def opened(path: Path) -> Records:
+    """Map the whole records of an index file."""
+    count = path.stat().st_size // RECORD.itemsize
+    if not count:
+        return np.empty(0, RECORD)
+    return np.memmap(path, RECORD, "r", shape=(count,))
+
+
+def first_step(folder: Path) -> int | None:
+    """Return the first step that has rollouts, or None without rollouts."""
+    files = [opened(path) for path in folder.glob("index-rank-*.bin")]
+    return min((int(records["step"][0]) for records in files if len(records)), default=None)
+
+
+def newest_first(
+    folder: Path, wanted: RolloutFilter, up_to: int | None = None
+) -> Iterator[tuple[int, Records]]:
+    """Yield each step that has wanted answers, the newest first, with their records by group and
+    sample. `up_to`: the newest step to look at."""
+    files = [_of_file(path, wanted, up_to) for path in sorted(folder.glob("index-rank-*.bin"))]
+    by_step = groupby(merge(*files, key=lambda item: -item[0]), key=lambda item: item[0])
+    for step, items in by_step:
+        records = np.concatenate([of_rank for _, of_rank in items])
+        yield step, records[np.lexsort((records["sample"], records["group"]))]
+
+
+def _of_file(path: Path, wanted: RolloutFilter, up_to: int | None) -> Iterator[tuple[int, Records]]:
+    """Yield the steps of one index file that have wanted answers, the newest first."""
+    try:
+        records = opened(path)
+    except FileNotFoundError:  # the run is being deleted
+        return
+    steps, end = records["step"], len(records)
+    newest = wanted.step if wanted.step is not None else up_to
+    if newest is not None:
+        end = bisect_right(steps, newest)
+    while end:
+        # A step never spans two blocks.
+        start = min(bisect_left(steps, steps[max(end - BLOCK, 0)], 0, end), end - 1)
+        if wanted.step is not None and steps[end - 1] < wanted.step:
+            return
+        block = records[start:end]
+        matching = np.array(block[wanted.matches(block)])
+        changes = np.flatnonzero(np.diff(matching["step"])) + 1
+        for piece in reversed(np.split(matching, changes)):
+            if len(piece):
+                yield int(piece["step"][0]), piece
+        end = start
