@@ -28,6 +28,7 @@ from reward.remote_pool import Calls
 from reward.scoring import Service
 from reward.settings import RewardSettings
 from reward.teachers import Teachers
+from reward.uploads import Uploads
 from reward.verifiers.base import RemoteVerifier, Verifier
 from reward.verifiers.programs.sandboxed import SandboxedCodeVerifier
 from reward.verifiers.registry import Registry, build_registry
@@ -145,7 +146,10 @@ async def _serve(
     )
     teachers = Teachers(settings.teacher_endpoints, settings.remote_at_once)
     service = Service(registry, pool, calls, teachers, metrics)
-    app = create_app(service, settings.body_limit, key)
+    # Whoever may connect to a socket without a key must not add code.
+    is_allowed = settings.verifier_uploads and key is not None
+    uploads = Uploads(settings.data, is_allowed, registry)
+    app = create_app(service, settings.body_limit, key, uploads)
     server = RewardServer(
         server_config(
             app,

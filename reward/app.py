@@ -6,9 +6,10 @@ on the content of a completion.
 """
 
 import time
+from http import HTTPStatus
 from typing import Any, Literal
 
-from fastapi import Depends, FastAPI, Response
+from fastapi import BackgroundTasks, Depends, FastAPI, Response
 from fastapi import Request as HTTPRequest
 from fastapi.responses import JSONResponse
 from fastapi_offline import FastAPIOffline
@@ -16,6 +17,7 @@ from pydantic import BaseModel, Field
 
 from reward.programs import work_of
 from reward.scoring import Service, scored, taught, teacher_problem, verdicts_of
+from reward.uploads import Uploads, reload
 from reward.validation import checked_uses
 from reward.verifiers.registry import Registry
 from services.contracts.programs import PythonOutput, PythonRequest
@@ -32,6 +34,12 @@ from services.contracts.teaching import (
     TeacherScores,
     TeacherText,
     TeacherTextRequest,
+)
+from services.contracts.verifiers import (
+    MadeVerifier,
+    NewVerifier,
+    VerifierInfo,
+    VerifierList,
 )
 from services.http import (
     CLIENT_GONE,
@@ -56,24 +64,6 @@ WAY_OUT = (
 )
 
 
-class VerifierInfo(BaseModel):
-    """One verifier that items may name."""
-
-    name: str = Field(description="What an item's `verifier` takes.")
-    description: str = Field(description="What it calls correct.")
-    params: dict[str, Any] = Field(description="JSON Schema of an item's `params`.")
-    available: bool = Field(description="Whether it can be used on this machine.")
-    notice: str = Field(
-        description="What to know about its use on this machine, or why it cannot be used."
-    )
-
-
-class VerifierList(BaseModel):
-    """All verifiers of this service, by name."""
-
-    verifiers: list[VerifierInfo] = Field(description="Built-in, installed and own ones.")
-
-
 class ServiceHealth(BaseModel):
     """The state of the service."""
 
@@ -88,9 +78,15 @@ class ServiceHealth(BaseModel):
     )
 
 
-def create_app(service: Service, max_request_bytes: int, key: str | None = None) -> FastAPI:
+def create_app(
+    service: Service,
+    max_request_bytes: int,
+    key: str | None = None,
+    uploads: Uploads | None = None,
+) -> FastAPI:
     """Return the application over a pool that the caller starts and closes. Requests must carry
-    `key`. Without a key, everybody who can connect may use the service."""
+    `key`. Without a key, everybody who can connect may use the service. `uploads`: takes verifiers
+    over the API."""
     app = FastAPIOffline(
         title="Headrace reward service",
         description="Scores completions with verifiers that run in killable processes. "
@@ -114,11 +110,47 @@ def create_app(service: Service, max_request_bytes: int, key: str | None = None)
         "pending_items", "Items without a verdict", lambda: pool.outstanding + calls.outstanding
     )
     service.metrics.watch("workers", "Worker processes", lambda: len(pool.worker_pids))
-    _add_routes(app, service)
+    _add_routes(app, service, uploads)
+    if uploads is not None:
+        _add_uploads(app, uploads)
     return app
 
 
-def _add_routes(app: FastAPI, service: Service) -> None:
+def _add_uploads(app: FastAPI, uploads: Uploads) -> None:
+    @app.post(
+        "/v1/verifiers",
+        status_code=HTTPStatus.CREATED,
+        summary="Add a verifier",
+        responses=responses(
+            _UNFIT
+            | {
+                403: "The operator does not allow it",
+                422: "The file does not load, its tests fail, or its name is taken",
+            }
+        ),
+    )
+    async def add(new: NewVerifier, tasks: BackgroundTasks) -> MadeVerifier:
+        """Load a Python file, run its tests, and keep it as the next version of its verifier. Then
+        the service reloads: requests wait for a few seconds."""
+        made = await uploads.add(new)
+        tasks.add_task(reload)
+        return made
+
+    @app.delete(
+        "/v1/verifiers/{verifier}",
+        status_code=HTTPStatus.NO_CONTENT,
+        summary="Remove a verifier that was added",
+        responses=responses(
+            {403: "The operator does not allow it", 404: "No such verifier was added"}
+        ),
+    )
+    async def remove(verifier: str, tasks: BackgroundTasks) -> None:
+        """Remove NAME with all of its versions, or NAME@VERSION. Then the service reloads."""
+        await uploads.remove(verifier)
+        tasks.add_task(reload)
+
+
+def _add_routes(app: FastAPI, service: Service, uploads: Uploads | None) -> None:
     @app.post(
         "/v1/score",
         summary="Score completions",
@@ -147,16 +179,18 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     @app.get("/v1/verifiers", summary="List verifiers")
     async def verifiers() -> VerifierList:
         """The verifiers that items may name, and their parameters."""
+        versions = uploads.versions() if uploads is not None else {}
         return VerifierList(
             verifiers=[
                 VerifierInfo(
-                    name=verifier.name,
+                    name=name,
                     description=verifier.description,
                     params=verifier.Params.model_json_schema(),
                     available=verifier.available,
                     notice=verifier.notice,
+                    versions=versions.get(name, []),
                 )
-                for verifier in service.registry.values()
+                for name, verifier in service.registry.items()
             ]
         )
 

@@ -12,6 +12,7 @@ from pydantic_settings import NoDecode, SettingsConfigDict
 from reward.models.wire import ModelOptions
 from reward.remote_endpoints import Endpoint, is_named_url, is_url, named
 from reward.sandbox.sandbox_host import SandboxOptions
+from reward.verifiers.added_verifiers import entries
 from services.runtime.gpus import names_in
 from services.settings import Settings
 
@@ -61,8 +62,13 @@ class RewardSettings(Settings):
     verifiers: Annotated[list[str], NoDecode] = Field(
         default_factory=list,
         description="Own verifiers, in addition to installed ones: package.module:Class, "
-        "/path/file.py:Class, or NAME=URL of a service that answers POST with the contract of "
-        "/v1/score. With commas between them, or as a JSON list.",
+        "/path/file.py:Class, /path/file.py:function, or NAME=URL of a service that answers POST "
+        "with the contract of /v1/score. With commas between them, or as a JSON list.",
+    )
+    verifier_uploads: bool = Field(
+        False,
+        description="Let admins add verifiers while the service runs (`headrace verifiers add`). "
+        "Their code runs as this service's user.",
     )
     judges: list[str] = Field(
         default_factory=list,
@@ -187,9 +193,9 @@ class RewardSettings(Settings):
 
     @property
     def verifier_classes(self) -> list[str]:
-        """Return the entries of `verifiers` that are not URLs: Python classes, and entries of
-        unknown form."""
-        return [value for value in self.verifiers if not is_named_url(value)]
+        """Return the entries of `verifiers` that are not URLs, and those of added verifiers."""
+        named = [value for value in self.verifiers if not is_named_url(value)]
+        return named + (entries(self.data) if self.verifier_uploads else [])
 
     @property
     def verifier_endpoints(self) -> list[Endpoint]:

@@ -7,6 +7,7 @@ registry, unavailable, with the reason, and the others run.
 
 import importlib
 import importlib.util
+import inspect
 import re
 import sys
 from collections.abc import Iterable, Mapping
@@ -21,6 +22,7 @@ from reward.errors import brief
 from reward.sandbox.sandbox_host import SandboxOptions
 from reward.verifiers.base import Item, RemoteVerifier, Verdict, Verifier, VerifierParams, broken
 from reward.verifiers.math.math_verifier import MathVerifier
+from reward.verifiers.plain_function import FunctionVerifier
 from reward.verifiers.programs.code import CodeVerifier
 from reward.verifiers.programs.sandboxed import SandboxedCodeVerifier
 from reward.verifiers.tasks.countdown import CountdownVerifier
@@ -66,11 +68,12 @@ Registry = Mapping[str, AnyVerifier]
 
 SETTING = "HEADRACE_VERIFIERS (--verifiers)"
 FORMAT = (
-    "an entry is package.module:Class, /path/file.py:Class or NAME=URL; put commas between "
-    "entries, or give a JSON list"
+    "an entry is package.module:Class, /path/file.py:Class, /path/file.py:function or NAME=URL; "
+    "put commas between entries, or give a JSON list"
 )
 _CLASS = re.compile(
-    r"(?P<file>.+\.py):(?P<of_file>\w+)|(?P<module>\w+(?:\.\w+)*):(?P<of_module>\w+)"
+    r"(?:(?P<name>[\w@-]+)=)?"
+    r"(?:(?P<file>.+\.py):(?P<of_file>\w+)|(?P<module>\w+(?:\.\w+)*):(?P<of_module>\w+))"
 )
 
 
@@ -124,31 +127,45 @@ def _load(source: str, path: str) -> AnyVerifier:
         return DisabledVerifier(path, f"{source}: {path!r} has no known form: {FORMAT}")
     try:
         module = (
-            _import_file(match["file"])
+            import_file(match["file"])
             if match["file"]
             else importlib.import_module(match["module"])
         )
-        loaded = getattr(module, match["of_file"] or match["of_module"])
-        if not (isinstance(loaded, type) and issubclass(loaded, Verifier | RemoteVerifier)):
-            raise TypeError(
-                "it is not a class derived from Verifier or RemoteVerifier of reward.verifiers.base"
-            )
-        verifier: AnyVerifier = loaded()
-        verifier.Params.model_json_schema()
-        return verifier
+        return verifier_of(getattr(module, match["of_file"] or match["of_module"]), match["name"])
     except Exception as error:
         return DisabledVerifier(
             path, f"{source}: {path!r} cannot be loaded: {brief(error)}; {FORMAT}"
         )
 
 
-def _import_file(path: str) -> ModuleType:
+def verifier_of(value: Any, name: str | None = None) -> AnyVerifier:
+    """Return the verifier that a class or a plain function of a user's is. `name`: its name instead
+    of its own. Raises TypeError."""
+    if inspect.isfunction(value):
+        verifier: AnyVerifier = FunctionVerifier(name or value.__name__, value)
+    elif isinstance(value, type) and issubclass(value, Verifier | RemoteVerifier):
+        verifier = value()
+        if name is not None:
+            verifier.name = name  # type: ignore[misc]
+    else:
+        raise TypeError(
+            "it is neither a function nor a class derived from Verifier or RemoteVerifier of "
+            "reward.verifiers.base"
+        )
+    verifier.Params.model_json_schema()
+    return verifier
+
+
+def import_file(path: str) -> ModuleType:
+    """Import the file at `path` as a module of its own. Its folder is on the path."""
     file = Path(path).expanduser().absolute()
     # Verifiers may import other modules of their folder.
     if str(file.parent) not in sys.path:
         sys.path.append(str(file.parent))
-    # The module is named by its place: a file `math.py` is not the standard library's module.
-    spec = importlib.util.spec_from_file_location(f"own_verifier_{file.stem}", file)
+    # The module is named by its place: a file `math.py` is not the standard library's module, and
+    # versions of a verifier have files of one name.
+    place = re.sub(r"\W", "_", str(file.with_suffix("")))
+    spec = importlib.util.spec_from_file_location(f"own_verifier_{place}", file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

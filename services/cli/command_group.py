@@ -9,6 +9,9 @@ from services.cli.output import err, escape
 from services.cli.wrong_options import unknown_option
 from services.contracts.nearest import nearest
 
+LIST = "list"
+HELP = ("-h", "--help")
+
 
 class CommandGroup(TyperGroup):
     """A group of commands. Its help lists them by their `rich_help_panel`."""
@@ -23,6 +26,10 @@ class CommandGroup(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments up to the command. Name the place of a command's option."""
+        names_none = not any(word in self.commands or word in HELP for word in args)
+        if names_none and all(word.startswith("-") for word in args[:1]) and LIST in self.commands:
+            # `headrace datasets` and `headrace datasets -o csv` list them.
+            args = [LIST, *args]
         before = list(args)
         try:
             return super().parse_args(ctx, args)

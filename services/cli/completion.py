@@ -31,6 +31,12 @@ def datasets(incomplete: str) -> list[tuple[str, str]]:
     return [(word, help) for word, help in words.items() if word.startswith(incomplete)]
 
 
+def verifiers(incomplete: str) -> list[str]:
+    """Return the names of verifiers that begin so."""
+    names = [record["name"] for record in _answer("/v1/verifiers", "verifiers")]
+    return [name for name in names if name.startswith(incomplete)]
+
+
 def recipes(incomplete: str) -> list[str]:
     """Return the recipes, chains and YAML files that begin so."""
     # The names alone: reading the recipes would bring a YAML parser.

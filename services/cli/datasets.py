@@ -18,7 +18,7 @@ from services.cli.output import CliError, ago, escape, out, print_json, size, ta
 from services.cli.runs.overrides import set_value
 from services.contracts.wording import counted
 
-commands = Commands(help="Upload, list, show and remove datasets.", no_args_is_help=True)
+commands = Commands(help="Upload, list, show and remove datasets.")
 
 FILES = "a .jsonl, .json, .csv, .parquet or .tar file"
 

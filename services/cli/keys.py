@@ -9,7 +9,7 @@ from services.cli.command import Commands
 from services.cli.options import AsJson, GatewayURL, connect
 from services.cli.output import ago, escape, out, print_json, table
 
-commands = Commands(help="Make, list and revoke API keys.", no_args_is_help=True)
+commands = Commands(help="Make, list and revoke API keys.")
 
 
 class Role(StrEnum):

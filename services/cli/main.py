@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from services.cli import datasets, keys
+from services.cli import datasets, keys, verifiers
 from services.cli.agents.agents import agents
 from services.cli.command import CliCommand, Commands
 from services.cli.command_group import CommandGroup, RootGroup
@@ -62,7 +62,7 @@ root = Commands(
 # In the order of `--help`.
 GROUPS: dict[str, list[Callable[..., None]]] = {
     "Begin": [demo, up],
-    "Data and config": [recipes, explain, preview],
+    "Data and config": [recipes, explain, preview, verifiers.score],
     "Train": [submit, runs, show, chains, watch, why, agents, cancel, resume, rm],
     "Results": [
         metrics,
@@ -80,7 +80,11 @@ GROUPS: dict[str, list[Callable[..., None]]] = {
     "Operate": [workers, scale, logs, backup, restore, recover, bench],
 }
 FAMILIES: dict[str, dict[str, typer.Typer]] = {
-    "Data and config": {"datasets": datasets.commands, "config": schema.commands},
+    "Data and config": {
+        "datasets": datasets.commands,
+        "verifiers": verifiers.commands,
+        "config": schema.commands,
+    },
     "Operate": {"keys": keys.commands},
 }
 """Commands that have commands of their own."""

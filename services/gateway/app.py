@@ -81,6 +81,7 @@ TAGS = [
         "description": "OpenAI's API for the policies that runs train. Its errors have OpenAI's "
         "format.",
     },
+    {"name": "verifiers", "description": "What scores answers; admins may add their own."},
     {"name": "workers", "description": "Who generates."},
     {"name": "files", "description": "Parts of the data volume, for hosts without it."},
     {"name": "keys", "description": "Who may ask."},

@@ -9,6 +9,8 @@ SAFE = ("GET", "HEAD", "OPTIONS")
 READING = ("/v1/preview", "/v1/login")
 """Paths whose POST changes nothing: a preview, and the link that logs in with the same key."""
 MANAGING = ("/v1/keys",)
+CODE = "/v1/verifiers"
+"""What is written there runs as code. An answer is scored with `read`."""
 WORKERS = ("/v1/files/",)
 """Paths that workers on other hosts write to."""
 
@@ -20,6 +22,8 @@ def needed_role(method: str, path: str) -> Role:
         return "admin"
     if method in SAFE or path in READING:
         return "read"
+    if path == CODE or path.startswith(f"{CODE}/"):
+        return "read" if method == "POST" and path.endswith("/score") else "admin"
     return "admin" if path.startswith(WORKERS) else "submit"
 
 

@@ -8,9 +8,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pytest
 
-from tests.integration.reward.conftest import ROOT, Service, alive, until
+from services.runtime.api_key import authorization
+from tests.integration.reward.conftest import KEY, ROOT, Service, alive, until
 from tests.integration.reward.test_pool import arrived, gate, math, score
 from tests.ports import own_ports
 
@@ -163,6 +165,34 @@ async def test_sighup_loads_a_verifier_that_was_added(
     assert cold["status"] == "correct"
     assert service.process.poll() is None
     await until(lambda: not any(map(alive, family)), "the earlier workers are gone")
+
+
+async def test_a_verifier_that_is_added_scores_after_a_reload_of_the_same_process(
+    start: Callable[..., Service], tmp_path: Path
+) -> None:
+    (port,) = own_ports("127.0.0.1", 1)
+    folder = ("--data", str(tmp_path), "--verifier-uploads", "true")
+    service = await start("--port", str(port), *folder).ready()
+    source = "def reward(completion):\n    return len(completion) < 3\n"
+    async with service.client() as client:
+        new = {"file": "short.py", "source": source}
+        made = await client.post("/v1/verifiers", json=new)
+    assert (made.status_code, made.json()["version"]) == (201, 1)
+
+    def is_listed() -> bool:
+        try:
+            listed = httpx.get(f"{service.url}/v1/verifiers", headers=authorization(KEY))
+        except httpx.TransportError:
+            return False
+        return '"short@1"' in listed.text
+
+    await until(is_listed, "the verifier is there")
+    await until(lambda: service.answers(200), "it is ready again")
+    async with service.client() as client:
+        item = {"verifier": "short", "completion": "no"}
+        results = await score(client, {"id": "0", **item}, {"id": "1", **item, "completion": "yes"})
+    assert [result["status"] for result in results] == ["correct", "wrong"]
+    assert service.process.poll() is None
 
 
 async def test_sigterm_during_a_reload_drains_and_ends_the_process(

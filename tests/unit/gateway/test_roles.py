@@ -8,8 +8,11 @@ from services.contracts.records import Role
 from services.gateway.authentication import Caller, refusal_of
 from services.gateway.roles import needed_role
 
-ADMIN = {"keys_list", "keys_create", "keys_delete", "files_put"}
-READING_POSTS = {"runs_preview", "logins_create"}
+ADMIN = {
+    *("keys_list", "keys_create", "keys_delete", "files_put"),
+    *("verifiers_create", "verifiers_delete"),
+}
+READING_POSTS = {"runs_preview", "logins_create", "verifiers_score"}
 
 
 def test_each_operation_needs_the_lowest_role_that_fits_it() -> None:

@@ -18,6 +18,7 @@ from reward.verifiers.registry import (
     usable,
 )
 from reward.verifiers.remote.http_verifier import HttpVerifier
+from reward.verifiers.trial import tried
 from services.contracts.scores import Use
 
 
@@ -60,11 +61,13 @@ def test_the_own_verifier_of_the_documentation_works_as_it_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = Path(__file__).parents[3] / "docs" / "rewards.md"
-    code = re.search(
+    function, code = re.findall(
         r"```python\n(.*?)```", page.read_text().split("## Your own verifier")[1], re.S
     )
-    assert code is not None
-    (tmp_path / "haiku.py").write_text(code[1])
+    (tmp_path / "haiku.py").write_text(code)
+    (tmp_path / "short.py").write_text(function)
+    trial = tried(tmp_path / "short.py", "")
+    assert (trial.name, trial.problem, len(trial.tests)) == ("short", None, 1)
     monkeypatch.syspath_prepend(tmp_path)
 
     haiku = build_registry(["haiku:HaikuVerifier"])["haiku"]
@@ -104,9 +107,9 @@ def test_a_verifier_in_a_file_is_found_whatever_else_has_its_name(tmp_path: Path
         ("/no/such/file.py:Verifier", "cannot be loaded: FileNotFoundError"),
         ("reward.verifiers.math.math_verifier:Missing", "cannot be loaded: AttributeError"),
         ("reward.verifiers.math.math_verifier", "has no known form"),
-        ("haiku=my.module:Mine", "has no known form"),
+        ("haiku=my.module:Mine", "No module named"),
         ('["haiku:Haiku"', "has no known form"),
-        ("reward.verifiers.base:Item", "is not a class derived from"),
+        ("reward.verifiers.base:Item", "it is neither a function nor a class derived from"),
         ("reward.verifiers.base:Verifier", "cannot be loaded: TypeError"),
         ("reward.verifiers.math.math_verifier:MathVerifier", "exists already"),
     ],
