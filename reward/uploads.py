@@ -129,7 +129,8 @@ async def _trial_of(new: NewVerifier) -> VerifierTrial:
         try:
             output, errors = await asyncio.wait_for(process.communicate(), TRIAL_SECONDS)
         except TimeoutError:
-            return VerifierTrial(problem=f"it has not loaded and passed its tests in {TRIAL_SECONDS:g} s")
+            late = f"it has not loaded and passed its tests in {TRIAL_SECONDS:g} s"
+            return VerifierTrial(problem=late)
         finally:
             # The file may have started processes that outlive it.
             with contextlib.suppress(ProcessLookupError):
@@ -139,5 +140,6 @@ async def _trial_of(new: NewVerifier) -> VerifierTrial:
     try:
         return VerifierTrial.model_validate_json(lines[-1])
     except (IndexError, ValueError):
-        last = errors.decode(errors="replace").strip().splitlines()[-1:]
-        return VerifierTrial(problem=f"its process ended with code {process.returncode}: {' '.join(last)}")
+        last = " ".join(errors.decode(errors="replace").strip().splitlines()[-1:])
+        problem = f"its process ended with code {process.returncode}: {last}"
+        return VerifierTrial(problem=problem)

@@ -1,8 +1,8 @@
 """Load a user's file in a process of its own, and run its tests: `python -m reward.verifiers.trial
 FILE [OBJECT]`.
 
-A file that hangs or crashes so does no harm to the service. The last line on stdout is a `VerifierTrial` as
-JSON. What the file itself prints goes to stderr.
+A file that hangs or crashes so does no harm to the service. The last line on stdout is a
+`VerifierTrial` as JSON. What the file itself prints goes to stderr.
 """
 
 import contextlib

@@ -24,9 +24,9 @@ def report(
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
-    """Write a report of RUN, or a chain, as one page that needs no other file.
+    """Write a report of RUN, or a chain, as one page.
 
-    The report of a run that goes on shows how it stands now. Prompts and answers of the run are in
+    The page needs no other file. The report of a run that goes on shows how it stands now. Prompts and answers of the run are in
     the page.
 
     Example:
