@@ -26,8 +26,8 @@ def report(
 ) -> None:
     """Write a report of RUN, or a chain, as one page.
 
-    The page needs no other file. The report of a run that goes on shows how it stands now. Prompts and answers of the run are in
-    the page.
+    The page needs no other file. The report of a run that goes on shows how it stands now. Prompts
+    and answers of the run are in the page.
 
     Example:
     headrace report RUN
