@@ -8,7 +8,7 @@ nobody announced.
 
 import asyncio
 from bisect import bisect_left, insort
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from redis.exceptions import RedisError
@@ -33,7 +33,10 @@ class IndexedRun:
     place: tuple[float, str]
     """Its place among all runs: time of submission, id."""
     text: str
-    """What a search looks at, in lower case."""
+    """The text that a search looks at, in lower case."""
+
+
+Test = Callable[[IndexedRun], bool]
 
 
 class RunIndex:
@@ -136,25 +139,23 @@ class RunIndex:
         return [self._runs[id].summary for _, id in reversed(self._places)]
 
     async def page(
-        self,
-        limit: int,
-        before: tuple[float, str] | None,
-        wanted: Callable[[RunSummary, str], bool],
+        self, limit: int, before: tuple[float, str] | None, tests: Sequence[Test] = ()
     ) -> tuple[list[RunSummary], tuple[float, str] | None]:
-        """Return up to `limit` runs for which `wanted` is true of the summary and the text that a
-        search looks at, newest first, and the `before` of the next page (None on the last one).
-        Runs that come or go meanwhile do not shift a page. Raises as `catch_up`."""
+        """Return up to `limit` runs that pass all `tests`, newest first, and the `before` of the
+        next page (None on the last one). Runs that come or go meanwhile do not shift a page. Raises
+        as `catch_up`."""
         await self.catch_up()
         end = len(self._places) if before is None else bisect_left(self._places, before)
         page: list[IndexedRun] = []
-        for i in range(end - 1, -1, -1):
-            run = self._runs[self._places[i][1]]
-            if not wanted(run.summary, run.text):
-                continue
-            if len(page) == limit:
-                return [run.summary for run in page], page[-1].place
-            page.append(run)
-        return [run.summary for run in page], None
+        while end > 0 and len(page) <= limit:
+            begin = max(0, end - PIECE)
+            runs = [self._runs[id] for _, id in reversed(self._places[begin:end])]
+            for test in tests:
+                runs = [run for run in runs if test(run)]
+            page += runs
+            end = begin
+        following = page[limit - 1].place if len(page) > limit else None
+        return [run.summary for run in page[:limit]], following
 
     def drain(self) -> tuple[list[RunSummary], list[str]]:
         """Return the runs that have changed since the last call, and the ids of the deleted

@@ -135,19 +135,19 @@ async def test_pages_list_every_run_once_while_runs_come_and_go(
     # Three of one moment, between an older and a newer one.
     for id, created in (("old", 1.0), ("a", 2.0), ("b", 2.0), ("c", 2.0), ("new", 3.0)):
         await other.store.runs.submit(a_run(id, created))
-    first, after = await gateway.index.page(2, None, lambda run, text: True)
+    first, after = await gateway.index.page(2, None)
     await other.store.runs.submit(a_run("newest", 4.0))
     await other.store.runs.cancel("c")
     await other.store.runs.delete("c")
-    second, then = await gateway.index.page(2, after, lambda run, text: True)
-    third, end = await gateway.index.page(2, then, lambda run, text: True)
+    second, then = await gateway.index.page(2, after)
+    third, end = await gateway.index.page(2, then)
     assert [[run.id for run in page] for page in (first, second, third)] == [
         ["new", "c"],
         ["b", "a"],
         ["old"],
     ]
     assert end is None
-    some, end = await gateway.index.page(2, None, lambda run, text: run.created == 2.0)
+    some, end = await gateway.index.page(2, None, [lambda run: run.summary.created == 2.0])
     assert ([run.id for run in some], end) == (["b", "a"], None)
 
 
@@ -183,7 +183,7 @@ async def test_a_list_has_the_runs_that_every_parameter_names(
     for run in runs:
         await gateway.store.runs.submit(run)
     await gateway.store.runs.cancel("c")
-    page, _ = await gateway.index.page(9, None, RunFilter.model_validate(asked).matching())
+    page, _ = await gateway.index.page(9, None, RunFilter.model_validate(asked).tests())
     assert "".join(run.id for run in page) == found
 
 

@@ -113,7 +113,9 @@ async def list_all(
     cursor: Cursor = None,
 ) -> ModelEvaluations:
     """List the evaluations that `POST /v1/evaluations` started, newest first, page by page."""
-    runs, following = await page_of_runs(deps, limit, cursor, lambda run, _: is_evaluation(run))
+    runs, following = await page_of_runs(
+        deps, limit, cursor, [lambda run: is_evaluation(run.summary)]
+    )
     records = [await deps.store.runs.get(run.id) for run in runs]
     views = [await _view(deps, run) for run in records if run]
     return ModelEvaluations(evaluations=views, next=following)

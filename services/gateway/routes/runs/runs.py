@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Annotated, Any, TypeVar
 
@@ -23,6 +23,7 @@ from services.gateway.dependencies import (
 from services.gateway.idempotency import Attempt
 from services.gateway.paging import Cursor, Limit, Next, cursor_at, place_in, unknown_cursor
 from services.gateway.run_deletion import delete_run
+from services.gateway.run_index import Test
 from services.gateway.submission.fitting import DryRun, refusals
 from services.gateway.submission.run_submission import (
     RunSubmission,
@@ -73,23 +74,34 @@ class RunFilter(BaseModel):
     limit: Limit = 50
     cursor: Cursor = None
 
-    def matching(self) -> Callable[[RunSummary, str], bool]:
-        """Return whether the list has a run, given its summary and the text that `q` searches."""
-        words, tags = self.q.casefold().split(), set(self.tag or ())
+    def tests(self) -> list[Test]:
+        """Return the tests that a run of the list passes, one for each given parameter. They are
+        called for all runs."""
+        states, tags = set(self.state or ()), set(self.tag or ())
+        tests: list[Test] = [
+            lambda run, word=word: word in run.text  # type: ignore[misc]
+            for word in self.q.casefold().split()
+        ]
+        if states:
+            tests.append(lambda run: run.summary.state in states)
+        if tags:
+            tests.append(lambda run: tags.issubset(run.summary.tags))
+        if (pool := self.pool) is not None:
+            tests.append(lambda run: run.summary.pool == pool)
+        if (name := self.name) is not None:
+            tests.append(lambda run: run.summary.name == name)
+        if (recipe := self.recipe) is not None:
+            tests.append(lambda run: run.summary.recipe == recipe)
+        if (model := self.model) is not None:
+            tests.append(lambda run: model in _names_of(run.summary.model))
+        if (dataset := self.dataset) is not None:
+            tests.append(lambda run: dataset in run.summary.datasets)
+        return tests
 
-        def has(run: RunSummary, text: str) -> bool:
-            return (
-                (not self.state or run.state in self.state)
-                and self.pool in (None, run.pool)
-                and self.name in (None, run.name)
-                and tags.issubset(run.tags)
-                and self.recipe in (None, run.recipe)
-                and self.model in (None, run.model, run.model.rpartition("/")[2])
-                and (self.dataset is None or self.dataset in run.datasets)
-                and all(word in text for word in words)
-            )
 
-        return has
+def _names_of(model: str) -> tuple[str, str]:
+    """Return the names by which a list finds a model: its path, and the last part of it."""
+    return model, model.rpartition("/")[2]
 
 
 class RunList(BaseModel):
@@ -183,14 +195,14 @@ async def _submitted(deps: Dependencies, record: RunRecord) -> RunRecord:
 async def list_all(deps: Deps, request: Request, wanted: Annotated[RunFilter, Query()]) -> Response:
     """Runs without their configs, newest first, page by page. The answer has an `ETag`: asked again
     with `If-None-Match`, an unchanged page is a 304 without a body."""
-    runs, following = await page_of_runs(deps, wanted.limit, wanted.cursor, wanted.matching())
+    runs, following = await page_of_runs(deps, wanted.limit, wanted.cursor, wanted.tests())
     return unless_unchanged(request, RunList(runs=await detailed(deps, runs), next=following))
 
 
 async def page_of_runs(
-    deps: Dependencies, limit: int, cursor: str | None, wanted: Callable[[RunSummary, str], bool]
+    deps: Dependencies, limit: int, cursor: str | None, tests: Sequence[Test]
 ) -> tuple[list[RunSummary], str | None]:
-    """Return a page of the runs for which `wanted` is true, newest first, and the cursor of the
+    """Return a page of the runs that pass all `tests`, newest first, and the cursor of the
     next page. Raises Problem 422 for a cursor of another list."""
     before = None
     if cursor is not None:
@@ -199,7 +211,7 @@ async def page_of_runs(
                 before = created, id
             case _:
                 raise unknown_cursor(cursor)
-    runs, following = await deps.index.page(limit, before, wanted)
+    runs, following = await deps.index.page(limit, before, tests)
     return runs, following and cursor_at(following)
 
 
