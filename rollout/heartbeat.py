@@ -11,7 +11,7 @@ from rollout.run_worker import RunWorker
 from rollout.settings import RolloutSettings
 from rollout.vllm.process.serving import Serving
 from services.contracts.records import HostLoad, WorkerRecord
-from services.runtime.gpus import installed_device
+from services.runtime.gpus import gpu_loads, installed_device
 from services.runtime.host_load import IdleCores, free_memory, memory_of, total_memory, vllm_cores
 from services.runtime.logs import get_logger
 from services.store import Store, Unreadable
@@ -21,7 +21,7 @@ log = get_logger(__name__)
 
 HEARTBEAT_SECONDS = 1.0
 HOST_LOAD_EVERY = 10
-"""Heartbeats between two measurements of the host's load."""
+"""Heartbeats between two measurements of the load of host and GPUs."""
 
 
 class Heartbeat:
@@ -48,6 +48,10 @@ class Heartbeat:
                         memory=await asyncio.to_thread(memory_of, os.getpid()),
                         free_memory=free_memory(),
                         total_memory=total_memory(),
+                    )
+                if self._record.devices and beat % HOST_LOAD_EVERY == 0:
+                    self._record.gpu_loads = await asyncio.to_thread(
+                        gpu_loads, self._record.devices
                     )
                 await self.send()
                 if self._settings.alive_file is not None:

@@ -14,6 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from services.contracts.wording import duration
 from services.runtime.console import EscapingConsole
 from services.runtime.terminal import one_line, visible
 
@@ -205,17 +206,6 @@ def worker_state(value: str) -> str:
 def ago(moment: float | None) -> str:
     """How long since `moment` (Unix seconds), e.g. `3 min ago`."""
     return "never" if not moment else f"{duration(max(0.0, time.time() - moment))} ago"
-
-
-def duration(seconds: float) -> str:
-    """Seconds in the largest unit that fits: `42 s`, `3 min`, `5.2 h`, `3 d`."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    if seconds < 6000:
-        return f"{seconds / 60:.0f} min"
-    if seconds < 48 * 3600:
-        return f"{seconds / 3600:.1f} h"
-    return f"{seconds / 86400:.0f} d"
 
 
 def steps_done(record: dict[str, Any]) -> str:

@@ -11,6 +11,16 @@ class GPUDevice(BaseModel):
     memory: int = Field(ge=0, description="Bytes.")
 
 
+class GPULoad(BaseModel):
+    """How busy a GPU was when its worker last asked the driver."""
+
+    uuid: str = Field(description="As in `devices`.")
+    used: int = Field(ge=0, description="Bytes of its memory that all processes take.")
+    busy: float | None = Field(
+        ge=0, le=1, description="Share of the last second in which it computed; null: not known."
+    )
+
+
 class LearnerHost(BaseModel):
     """The machine of a learner's first rank."""
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from services.contracts.config.rewards import RewardComponent
 from services.contracts.config_keys import POLICY, dataset_names, text_at
-from services.contracts.devices import GPUDevice
+from services.contracts.devices import GPUDevice, GPULoad
 from services.contracts.preview import Rendering
 
 Tag = Annotated[str, Field(pattern=r"^[^\s,](?:[^\x00-\x1f,]{0,48}[^\s,])?$")]
@@ -303,6 +303,10 @@ class WorkerRecord(BaseModel):
     )
     devices: list[GPUDevice] = Field(
         default_factory=list, description="These GPUs, where the driver describes them."
+    )
+    gpu_loads: list[GPULoad] = Field(
+        default_factory=list,
+        description="How busy these GPUs are, at most 10 s old. Empty: the driver does not say.",
     )
     gpu_share: float | None = Field(
         None,

@@ -1,9 +1,20 @@
-"""Counts and states as parts of sentences."""
+"""Counts, durations and states as parts of sentences."""
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
     """`count` with its noun: `1 row`, `2,000 rows`. `plural`: default `noun` with an s."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the largest unit that fits: `42 s`, `3 min`, `5.2 h`, `3 d`."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 6000:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 48 * 3600:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86400:.0f} d"
 
 
 def predicate(state: str) -> str:

@@ -36,6 +36,14 @@ def place(position: int) -> str:
     return "next in its queue" if position == 1 else f"waits, number {position} in its queue"
 
 
+def seconds_left(run: RunSummary) -> float | None:
+    """Return how long the remaining steps of a run take at its present pace; None if that is not
+    known, or the run does not train."""
+    if run.state is not RunState.RUNNING or run.step_seconds is None or run.max_steps is None:
+        return None
+    return round(max(0, run.max_steps - run.step) * run.step_seconds, 1)
+
+
 def pool_starts(workers: Sequence[WorkerRecord]) -> str | None:
     """Return how far the start of vLLM is, if all living workers of a pool start theirs. Return
     None otherwise. The worker that began first counts."""

@@ -2,6 +2,8 @@
 
 from services.contracts.records import Queue, RunSummary
 from services.contracts.why import Situation
+from services.contracts.wording import duration
+from services.diagnosis.phase import seconds_left
 from services.diagnosis.verdict import Verdict
 
 
@@ -28,6 +30,8 @@ def queued_verdict(run: RunSummary, queue: Queue) -> Verdict:
     if active is not None and not is_active:
         # A run that only evaluates has no steps.
         at = "" if active.max_steps == 0 else f" at step {active.step} of {active.max_steps or '?'}"
+        if (left := seconds_left(active)) is not None:
+            at += f" and has about {duration(left)} left"
         return "queued", (
             f"it waits for {active.name} ({active.id}), which is {active.state}{at}{others}"
         )

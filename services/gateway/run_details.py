@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from services.contracts.records import RunState, RunSummary, WorkerRecord
-from services.diagnosis.phase import phase
+from services.diagnosis.phase import phase, seconds_left
 from services.diagnosis.queue import queued_verdict
 from services.gateway.run_file_retention import Sizes
 from services.store import Store
@@ -58,11 +58,3 @@ class RunDetails:
             _, workers = await self._store.workers.seen(pool)
             self._workers[pool] = time.monotonic(), workers
         return workers
-
-
-def seconds_left(run: RunSummary) -> float | None:
-    """Return how long the remaining steps of a run take at its present pace; None if that is not
-    known, or the run does not train."""
-    if run.state is not RunState.RUNNING or run.step_seconds is None or run.max_steps is None:
-        return None
-    return round(max(0, run.max_steps - run.step) * run.step_seconds, 1)

@@ -15,7 +15,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from services.contracts.devices import GPUDevice
+from services.contracts.devices import GPUDevice, GPULoad
 from services.settings import Settings
 
 Device = Literal["cpu", "cuda"]
@@ -127,6 +127,22 @@ def described_gpus() -> list[GPUDevice]:
             if mib.isdigit()
         }
     return [devices[gpu] for gpu in visible_gpus(list(devices), os.environ)]
+
+
+def gpu_loads(devices: Sequence[GPUDevice]) -> list[GPULoad]:
+    """Return how busy these GPUs are, as far as the driver says. Takes some 50 ms."""
+    loads = {}
+    with suppress(GPUsUnknown):
+        loads = {
+            uuid: GPULoad(
+                uuid=uuid,
+                used=int(used) << 20,
+                busy=int(busy) / 100 if busy.isdigit() else None,
+            )
+            for uuid, used, busy in _asked("uuid,memory.used,utilization.gpu")
+            if used.isdigit()
+        }
+    return [loads[device.uuid] for device in devices if device.uuid in loads]
 
 
 def visible_gpus(listed: Sequence[GPU], environment: Mapping[str, str]) -> list[GPU]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from services.contracts.devices import GPUDevice
+from services.contracts.devices import GPUDevice, GPULoad
 from services.runtime import gpus
 
 
@@ -47,3 +47,20 @@ def test_a_missing_driver_or_a_cpu_describes_no_gpus(
     monkeypatch.setattr(gpus, "installed_device", lambda: "cuda")
     driver.unlink()
     assert gpus.described_gpus() == []
+
+
+def test_the_driver_says_how_busy_the_gpus_of_a_worker_are(driver: Path) -> None:
+    driver.write_text(
+        "#!/bin/sh\n"
+        '[ "$1" = --query-gpu=uuid,memory.used,utilization.gpu ] || exit 1\n'
+        "echo 'GPU-a, 70000, 93'\n"
+        "echo 'GPU-b, 1, 0'\n"
+        "echo 'GPU-c, 5, [N/A]'\n"
+    )
+    named = [GPUDevice(uuid=f"GPU-{name}", name="GPU", memory=1) for name in "cax"]
+    assert gpus.gpu_loads(named) == [
+        GPULoad(uuid="GPU-c", used=5 << 20, busy=None),
+        GPULoad(uuid="GPU-a", used=70000 << 20, busy=0.93),
+    ]
+    driver.unlink()
+    assert gpus.gpu_loads(named) == []

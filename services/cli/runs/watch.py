@@ -16,13 +16,13 @@ from services.cli.output import (
     FAILED,
     INTERRUPTED,
     STATE_STYLES,
-    duration,
     err,
     escape,
     out,
 )
 from services.cli.runs.run_view import RunView, figures, sparkline
 from services.contracts.events import Event
+from services.contracts.wording import duration
 
 
 def watch_run(api: Gateway, run: str, as_json: bool = False) -> int:

@@ -3,9 +3,9 @@
 from typing import Any
 
 from services.cli.options import AsJson, GatewayURL, Run, connect
-from services.cli.output import duration, escape, out, print_json, state, table, worker_state
+from services.cli.output import escape, out, print_json, state, table, worker_state
 from services.cli.runs.chains import find, present_run, show_chain
-from services.contracts.wording import counted
+from services.contracts.wording import counted, duration
 
 FINE = ("none", "over")
 

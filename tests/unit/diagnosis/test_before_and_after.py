@@ -16,6 +16,14 @@ def test_a_queued_run_waits_for_the_one_that_its_pool_works_on() -> None:
     )
 
 
+def test_a_queued_run_says_how_long_the_run_before_it_still_takes() -> None:
+    other = run(id="r0", name="first", step=8, step_seconds=200.0)
+    _, words = said(run=run(state=RunState.QUEUED), queued=True, active=other)
+    assert words == (
+        "it waits for first (r0), which is running at step 8 of 20 and has about 40 min left"
+    )
+
+
 def test_a_queued_run_without_a_learner_says_so_first() -> None:
     cause, words = said(run=run(state=RunState.QUEUED), queued=True, learner=None)
     assert (cause, words) == (

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from services.contracts.records import RunState, RunSummary, WorkerRecord
-from services.diagnosis.phase import phase
-from services.gateway.run_details import seconds_left
+from services.diagnosis.phase import phase, seconds_left
 from tests.unit.diagnosis.situations import run as full_run
 from tests.unit.diagnosis.situations import said, worker
 
