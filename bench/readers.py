@@ -141,10 +141,10 @@ def read_by_clients(redis_url: str, folder: Path) -> Iterator[dict[str, float]]:
         try:
             yield rates
             clients.terminate()
-            said, _ = clients.communicate(timeout=30)
-            if not said:
+            output, _ = clients.communicate(timeout=30)
+            if not output:
                 raise BenchFailed("the clients broke off; their errors are above")
-            rates |= json.loads(said)
+            rates |= json.loads(output)
         finally:
             clients.kill()
             clients.wait()
