@@ -86,7 +86,7 @@ def train_on(
             except UnreadableGroups as error:
                 rank.requeue(command.step, error.reasons)
                 continue
-            metrics = train(state, batch, config, ranks, max_steps)
+            metrics = train(state, batch, config, ranks, command)
             rank.publish()
             rank.checkpoint()
             rank.keep_rollouts(batch.groups, batch.outcomes["row_tokens"])
@@ -251,17 +251,19 @@ def later_pass(
 
 
 def train(
-    state: TrainingState, batch: RankBatch, config: RLConfig, ranks: Ranks, max_steps: int
+    state: TrainingState, batch: RankBatch, config: RLConfig, ranks: Ranks, command: Command
 ) -> dict[str, float]:
     """Do the batch's optimizer steps, and advance `state` by one step. Returns metrics."""
     algorithm, step = config.algorithm, state.progress.step
     updates = algorithm.minibatches * algorithm.epochs_per_batch
+    if command.lr is not None:
+        state.optimizers.set_peak(command.lr)
     metrics = train_batch(
         state,
         batch.minibatches,
         objective_of(config, state.progress),
         MicroBatches(ranks, config.training.tokens_per_microbatch),
-        lambda update: lr_share(config.schedule, step, max_steps, update, updates),
+        lambda update: lr_share(config.schedule, step, command.max_steps, update, updates),
     )
     progress = advanced(state.progress, config, metrics, state.critic)
     state.progress = replace(progress, baselines=batch.baselines)

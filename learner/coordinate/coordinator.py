@@ -28,6 +28,7 @@ from learner.shared_gpu import TrainingGPU, changing, still
 from learner.state import TrainingState
 from learner.store.commands import Command
 from services.contracts.config import RLConfig
+from services.contracts.run_edits import EditedKey, value_for
 from services.contracts.why import ALL_ZERO
 from services.runtime.logs import get_logger
 
@@ -61,6 +62,8 @@ class Coordinator(FirstRank):
         )
         super().__init__(config, environment, state, schedule, training.keep_checkpoints)
         self._config, self._max_steps = config, max_steps
+        self._lr: float | None = None
+        """The peak of the learning rate, if it was edited."""
         store, versions = self._store, self._versions
         assert versions is not None
         self._gpu = gpu or TrainingGPU()
@@ -195,6 +198,7 @@ class Coordinator(FirstRank):
     def _next_command(self) -> Command:
         self._evaluations.follow()
         progress = self._state.progress
+        self._take_edits(progress.step + 1)
         if progress.step >= self._max_steps:
             return Command("finish")
         groups = self._planner.next(progress, self._interrupted())
@@ -207,7 +211,28 @@ class Coordinator(FirstRank):
         self._schedule.trained(self._in_stream, self._in_files)
         self._time.lap("waiting")
         step = progress.step + 1
-        return Command("train", step, self._planner.shares(groups, step, self._ranks.parts))
+        shares = self._planner.shares(groups, step, self._ranks.parts)
+        return Command("train", step, shares, self._max_steps, self._lr)
+
+    def _take_edits(self, step: int) -> None:
+        """Set the values that edits of the run give to `step`. New edits begin behind the steps
+        that an earlier learner has planned."""
+        edits = self._store.take_edits(max(step, self._planner.last_recorded + 1))
+        if not edits:
+            return
+
+        def held(key: EditedKey, present: int) -> int:
+            value = value_for(edits, key, step)
+            return present if value is None else int(value)
+
+        self._max_steps = self._schedule.last_step = held("max_steps", self._max_steps)
+        self._schedule.every = held("checkpoint_every", self._schedule.every)
+        self._planner.bound_staleness(held("max_staleness", self._config.rollout.max_staleness))
+        every = self._evaluations.every
+        if any(edit.key == "evaluation_every" for edit in edits):
+            every = held("evaluation_every", 0) or None
+        self._evaluations.reschedule(every, self._max_steps)
+        self._lr = value_for(edits, "lr", step)
 
     def _take_gpu(self) -> Command | None:
         """Take the GPU. If vLLM does not release it, return the command that ends the run here.

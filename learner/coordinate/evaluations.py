@@ -55,6 +55,8 @@ class EvaluationSchedule:
         """`manifest` returns a version's manifest after it is published."""
         self._run, self._config, self._max_steps = config, config.evaluation, max_steps
         self._store, self._file, self._manifest = store, file, manifest
+        self.every = config.evaluation.every if config.evaluation else None
+        """Steps between evaluations; None: only those at the start and the end."""
         self._files = EvaluationFiles(store, disk)
         self._open: dict[str, EvaluationRequest] = {}
         """Requested and unreported evaluations, oldest first."""
@@ -84,7 +86,7 @@ class EvaluationSchedule:
             if record.state == "done" and record.id not in settled:
                 self._report(record)
         self._store.fenced(self._store.evaluations.let, self._config.workers)
-        every = self._config.every
+        every = self.every
         if progress.step == 0:
             if self._config.at_start:
                 self._note(progress)
@@ -96,8 +98,12 @@ class EvaluationSchedule:
                 self._note(progress)
         self.follow()
 
+    def reschedule(self, every: int | None, max_steps: int) -> None:
+        """Evaluate after every `every` steps from now on, and at the end, `max_steps`."""
+        self.every, self._max_steps = every, max_steps
+
     def after_step(self, progress: TrainingProgress) -> None:
-        every = self._config.every if self._config else None
+        every = self.every
         # `last` evaluates the last version in any case.
         if every and progress.step % every == 0 and progress.step < self._max_steps:
             self._note(progress)

@@ -77,6 +77,15 @@ class Planner:
             self._selection.planned([entry for entry, _ in pairs], step)
         self._selection.arrive(pending)
 
+    @property
+    def last_recorded(self) -> int:
+        """The last step that an earlier learner planned and this one has not trained; 0: none."""
+        return max(self._recorded, default=0)
+
+    def bound_staleness(self, versions: int) -> None:
+        """Plan no group that is more versions old."""
+        self._selection.max_staleness = versions
+
     def next(
         self, progress: TrainingProgress, interrupted: Callable[[], bool]
     ) -> list[WaitingGroup] | None:

@@ -53,6 +53,10 @@ class Optimizers:
             for parameter in self.names:
                 parameter.register_post_accumulate_grad_hook(self._update)
 
+    def set_peak(self, lr: float) -> None:
+        """Make `lr` the peak of every learning rate."""
+        self._peaks = [[lr] * len(peaks) for peaks in self._peaks]
+
     def set_lr(self, share: float) -> float:
         """Set every learning rate to `share` of its peak. Returns the rate of the first group."""
         for part, peaks in zip(self.parts, self._peaks, strict=True):

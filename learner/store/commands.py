@@ -30,3 +30,7 @@ class Command(msgspec.Struct, frozen=True):
     """The batch's number, from 1. It is trained at version `step − 1`."""
     minibatches: list[list[list[GroupShare]]] = []
     """Shares by minibatch and rank."""
+    max_steps: int = 0
+    """The end of the learning rate's schedule."""
+    lr: float | None = None
+    """The peak of the learning rate, if it was edited."""

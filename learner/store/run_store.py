@@ -19,6 +19,7 @@ from learner.store.thread import StoreThread
 from services.contracts.events import EventKind
 from services.contracts.groups.payload import REFERENCE, bytes_outside
 from services.contracts.records import DatasetRecord, RunRecord, WorkerRecord
+from services.contracts.run_edits import RunEdit
 from services.contracts.weights import WeightManifest
 from services.datasets import DatasetReader
 from services.models.path import checkpoint_of, run_named, run_with_step, step_named
@@ -207,6 +208,10 @@ class RunStore:
             self._thread.call(lambda: self._payloads.sweep(self.run))
         except OSError as error:
             log.warning("payloads stay", reason=str(error))
+
+    def take_edits(self, step: int) -> list[RunEdit]:
+        """Return the run's edits. New ones hold from `step` on. Raises Fenced."""
+        return self.fenced(self._thread.store.run_edits.take, step)
 
     # --- events ---------------------------------------------------------------------------------
 

@@ -122,6 +122,10 @@ class Gateway:
         """POST `path`; `request` goes to httpx (json=, files=, data=)."""
         return self._request("POST", path, **request)
 
+    def patch(self, path: str, **request: Any) -> Any:
+        """PATCH `path`; `request` goes to httpx (json=)."""
+        return self._request("PATCH", path, **request)
+
     def delete(self, path: str) -> None:
         """DELETE `path`."""
         self._request("DELETE", path)

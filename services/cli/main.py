@@ -35,6 +35,7 @@ from services.cli.output import (
 from services.cli.recipes import recipes
 from services.cli.runs.audit import audit
 from services.cli.runs.chains import chains
+from services.cli.runs.edit import set_run, tag
 from services.cli.runs.metrics import metrics
 from services.cli.runs.preview import preview
 from services.cli.runs.report import report
@@ -63,7 +64,7 @@ root = Commands(
 GROUPS: dict[str, list[Callable[..., None]]] = {
     "Begin": [demo, up],
     "Data and config": [recipes, explain, preview, verifiers.score],
-    "Train": [submit, runs, show, chains, watch, why, agents, cancel, resume, rm],
+    "Train": [submit, runs, show, chains, watch, why, set_run, tag, agents, cancel, resume, rm],
     "Results": [
         metrics,
         samples,
@@ -89,7 +90,7 @@ FAMILIES: dict[str, dict[str, typer.Typer]] = {
 }
 """Commands that have commands of their own."""
 WITH_CONFIG = (preview, submit, resume)
-NAMES = {evaluate: "eval"}
+NAMES = {evaluate: "eval", set_run: "set"}
 """Commands that have another name than their function, which would hide Python's own."""
 for group, commands in GROUPS.items():
     for command in commands:

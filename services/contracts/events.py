@@ -12,13 +12,17 @@ Kinds and their data:
   "usual_seconds" if such a start was measured on its host
 - `warning`: {"message"}
 - `checkpoint`: {"step", "directory"}
+- `edit`: {"by", "changes": {key: {"from", "to"}}} when a run is changed on request, and {"step",
+  "values": {key: value}} when its learner takes that: the first step that has the values
 """
 
 from typing import Any, Literal
 
 from pydantic import BaseModel
 
-EventKind = Literal["state", "step", "evaluation", "progress", "worker", "warning", "checkpoint"]
+EventKind = Literal[
+    "state", "step", "evaluation", "progress", "worker", "warning", "checkpoint", "edit"
+]
 
 
 class Event(BaseModel):

@@ -10,6 +10,7 @@ from services.contracts.config.rewards import RewardComponent
 from services.contracts.config_keys import POLICY, dataset_names, text_at
 from services.contracts.devices import GPUDevice, GPULoad
 from services.contracts.preview import Rendering
+from services.contracts.run_edits import RunEdit
 
 Tag = Annotated[str, Field(pattern=r"^[^\s,](?:[^\x00-\x1f,]{0,48}[^\s,])?$")]
 """A word or two to find things by: up to 50 characters, without commas."""
@@ -152,6 +153,11 @@ class RunRecord(RunSummary):
     )
     metrics: dict[str, float] = Field(
         default_factory=dict, description="Newest value of each metric."
+    )
+    edits: list[RunEdit] = Field(
+        default_factory=list,
+        description="Values of its config that were changed since it was submitted, in their "
+        "order. `config` has the newest ones.",
     )
     computation: dict[str, str] = Field(
         default_factory=dict,

@@ -20,6 +20,7 @@ from services.store.insight import Insight
 from services.store.keys import SCHEMA
 from services.store.runs.chains import Chains
 from services.store.runs.changes import RunChanges
+from services.store.runs.edits import RunEdits
 from services.store.runs.events import Events
 from services.store.runs.judged import JudgedAnswers
 from services.store.runs.ledger import Ledger
@@ -61,6 +62,7 @@ class Store:
         self.judged = JudgedAnswers(redis, scripts)
         self.ledger = Ledger(redis, scripts)
         self.run_changes = RunChanges(redis, scripts)
+        self.run_edits = RunEdits(redis, scripts)
         self.runs = Runs(redis, scripts, self.datasets)
         self.recovery = Recovery(redis, scripts)
         self.policy_calls = PolicyCalls(redis, scripts)

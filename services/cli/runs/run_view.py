@@ -120,7 +120,21 @@ def line_of(event: Event, max_steps: int | None) -> str:
         return f"checkpoint at step {data.get('step')}: {data.get('directory')}"
     if event.kind == "worker":
         return f"worker {data['worker']} {data['state']}: {data['detail']}"
+    if event.kind == "edit" and "values" in data:
+        values = ", ".join(f"{key} {value:g}" for key, value in data["values"].items())
+        return f"from step {data['step']} on: {values}"
+    if event.kind == "edit":
+        words = [
+            f"{key} from {_short(change['from'])} to {_short(change['to'])}"
+            for key, change in data["changes"].items()
+        ]
+        return f"{data['by']} changes {', '.join(words)}"
     return f"warning: {data.get('message')}"
+
+
+def _short(value: Any) -> str:
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= 40 else f"{text[:39]}…"
 
 
 def _measured(evaluation: dict[str, Any]) -> tuple[str, float]:

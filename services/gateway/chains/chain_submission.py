@@ -78,7 +78,11 @@ class ChainSubmission(BaseModel):
                     {
                         "name": "rl",
                         "recipe": "demo_grpo",
-                        "config": {"model": {"path": "step:sft"}, "data": {"dataset": "mine"}},
+                        "config": {
+                            "model": {"path": "step:sft"},
+                            "data": {"dataset": "mine"},
+                            "evaluation": {"dataset": "mine"},
+                        },
                     },
                 ],
             }

@@ -11,6 +11,11 @@ Kind = Literal["chat", "completions"]
 """Chat completions, or completions of a text."""
 
 
+def example_of(body: dict[str, Any]) -> ConfigDict:
+    """Return the settings of a body that takes any field, with an example."""
+    return ConfigDict(extra="allow", json_schema_extra={"example": body})
+
+
 class _Open(BaseModel):
     """A body that accepts any field. `requests` refuses fields by name."""
 
@@ -36,10 +41,7 @@ class _Sampled(_Open):
 class ChatRequest(_Sampled):
     """A request of OpenAI's chat completions."""
 
-    model_config = ConfigDict(
-        extra="allow",
-        json_schema_extra={"example": {"messages": [{"role": "user", "content": "2+2?"}]}},
-    )
+    model_config = example_of({"messages": [{"role": "user", "content": "2+2?"}]})
 
     messages: Any = Field(None, description="The conversation so far, and new messages.")
     tools: Any = Field(None, description="Functions that the policy may call.")
@@ -48,7 +50,7 @@ class ChatRequest(_Sampled):
 class CompletionsRequest(_Sampled):
     """A request of OpenAI's completions."""
 
-    model_config = ConfigDict(extra="allow", json_schema_extra={"example": {"prompt": "2+2="}})
+    model_config = example_of({"prompt": "2+2="})
 
     prompt: Any = Field(None, description="A text, or a list of token ids.")
 
@@ -56,7 +58,7 @@ class CompletionsRequest(_Sampled):
 class RewardRequest(_Open):
     """The reward of a session."""
 
-    model_config = ConfigDict(extra="allow", json_schema_extra={"example": {"reward": 0.5}})
+    model_config = example_of({"reward": 0.5})
 
     reward: Any = Field(None, description="A number; null with an `error`.")
     components: Any = Field(None, description="Numbers by name; without `reward`, it is their sum.")

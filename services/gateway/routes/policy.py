@@ -21,6 +21,7 @@ from services.gateway.openai.bodies import (
     Kind,
     OpenAIAnswer,
     OpenAIModels,
+    example_of,
 )
 from services.gateway.openai.errors import SessionProblem, no_responses, openai_errors
 from services.gateway.openai.requests import with_usage
@@ -63,12 +64,16 @@ TEMPERATURE = Field(
 class PolicyChatRequest(ChatRequest):
     """A request of OpenAI's chat completions, to a run's policy."""
 
+    model_config = example_of({"model": "grpo", "messages": [{"role": "user", "content": "2+2?"}]})
+
     model: Any = MODEL
     temperature: Any = TEMPERATURE
 
 
 class PolicyCompletionsRequest(CompletionsRequest):
     """A request of OpenAI's completions, to a run's policy."""
+
+    model_config = example_of({"model": "grpo", "prompt": "2+2="})
 
     model: Any = MODEL
     temperature: Any = TEMPERATURE

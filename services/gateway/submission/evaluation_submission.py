@@ -31,7 +31,9 @@ class EvaluationSubmission(BaseModel):
 
     model_config = ConfigDict(
         extra="forbid",
-        json_schema_extra={"example": {"model": "run:grpo@200", "dataset": "gsm8k-test"}},
+        json_schema_extra={
+            "example": {"model": "Qwen/Qwen3-0.6B", "dataset": "mine", "verifier": "math"}
+        },
     )
 
     model: Annotated[str, Field(min_length=1)] = Field(

@@ -67,7 +67,7 @@ class RunSubmission(BaseModel):
         json_schema_extra={
             "example": {
                 "recipe": "grpo",
-                "config": {"model": {"path": "/models/qwen"}, "data": {"dataset": "mine"}},
+                "config": {"model": {"path": "Qwen/Qwen3-0.6B"}, "data": {"dataset": "mine"}},
             }
         },
     )

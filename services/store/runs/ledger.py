@@ -55,7 +55,8 @@ class Ledger(StorePart):
         of the ledger's newest row. The rows up to that one never change, and are read page by
         page."""
         async with self._redis.pipeline(transaction=True) as pipe:
-            pipe.hmget(run_key(run, "run"), ["id", "max_staleness", "lost_writes"])
+            names = ["id", "max_staleness", "max_staleness_most", "lost_writes"]
+            pipe.hmget(run_key(run, "run"), names)
             pipe.hmget(run_key(run, "order"), ["position", "base_step"])
             pipe.zrange(run_key(run, "returned"), 0, -1)
             pipe.hvals(run_key(run, "held"))
@@ -65,10 +66,12 @@ class Ledger(StorePart):
             pipe.lrange(run_key(run, "lineages"), 0, -1)
             pipe.xrevrange(run_key(run, "ledger"), count=1)
             replies: list[Any] = await pipe.execute()
-        (there, staleness, lost), (position, base_step), *replies = replies
+        (there, staleness, most, lost), (position, base_step), *replies = replies
         returned, held, groups, payloads, plans, lineages, newest = replies
         if not there:
             raise Gone(f"there is no run {run}")
+        # An edit may have lowered the bound since.
+        staleness = most or staleness
         return Generation(
             run=run,
             base_step=int(base_step or 0),

@@ -3,6 +3,10 @@
 import asyncio
 import signal
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 
 from learner.coordinate.crash_limit import CrashLimit
 from learner.settings import EXIT_CRASH
@@ -10,6 +14,7 @@ from services.contracts.config import parse_config
 from services.contracts.evaluation import EvaluationRequest
 from services.contracts.records import RunState
 from services.evaluations import folder_of, measured, results
+from services.gateway.run_edits import RunPatch, edit_run
 from services.store import Store
 from services.volume import Volume
 from tests.evaluating import answered
@@ -56,6 +61,65 @@ async def test_a_run_goes_on_after_deaths_before_its_first_checkpoint(
     for learner in learners:
         learner.terminate()
     assert [learner.wait() for learner in learners] == [0, 0]
+
+
+async def test_steps_that_are_trained_again_after_a_kill_have_the_values_that_they_had(
+    place: Place, store: Store
+) -> None:
+    """No step is committed before the kill, so all of them are trained again."""
+    learner = await supervised(place, store)
+    training = {"max_steps": 6, "checkpoint_every": 50}
+    raw = rl(training=rl()["training"] | training)
+    await submit(store, "second", raw)
+    deps: Any = SimpleNamespace(store=store)
+
+    async def edit(**values: Any) -> None:
+        record = await store.runs.get("second")
+        assert record is not None
+        await edit_run(deps, record, RunPatch(**values), "alice")
+
+    async def trained(step: int) -> bool:
+        record = await store.runs.get("second")
+        return record is not None and record.step >= step
+
+    async def rates(after: str = "0") -> tuple[dict[int, float], str]:
+        events = [each for each in await store.events.read("second", after) if each.kind == "step"]
+        return {int(each.data["step"]): each.data["train/lr"] for each in events}, events[-1].id
+
+    async with serving(store, Volume(place.data), "second", parse_config(raw)):
+        await eventually(partial(trained, 1))
+        await edit(lr=1e-4, max_steps=12)
+
+        async def trained_with_it() -> bool:
+            record = await store.runs.get("second")
+            taken = record.edits[0].step if record else None
+            return taken is not None and max((await rates())[0]) > taken
+
+        await eventually(trained_with_it)
+        learner.send_signal(signal.SIGKILL)
+        learner.wait()
+        before, last = await rates()
+        # This edit comes while no learner runs: steps that are planned do not have it.
+        await edit(lr=3e-4, max_staleness=0)
+        learner = place.learner()
+        record = await ended(store, "second")
+    again, _ = await rates(last)
+    assert (record.state, record.step, record.max_steps) == (RunState.SUCCEEDED, 12, 12)
+    first, second = ({edit.step for edit in part} for part in (record.edits[:2], record.edits[2:]))
+    (taken,), (later,) = first, second
+    assert taken is not None
+    assert later is not None
+    assert (taken > 1, later > max(before)) == (True, True)
+    assert {step: rate for step, rate in again.items() if step in before} == before
+    rates_of = (before[taken - 1], before[taken], again[later])
+    assert rates_of == pytest.approx((1e-3, 1e-4, 3e-4))
+    edits = [each.data for each in await store.events.read("second", "0") if each.kind == "edit"]
+    assert [each.get("step") for each in edits] == [None, taken, None, later]
+    assert (edits[0]["by"], edits[1]["values"]) == ("alice", {"lr": 1e-4, "max_steps": 12})
+    found = await store.ledger.audit("second")
+    assert (found.trained, found.in_flight, found.problems) == (12 * 4, 0, [])
+    learner.terminate()
+    assert learner.wait() == 0
 
 
 async def test_a_run_whose_newest_checkpoint_is_damaged_trains_each_task_once_in_what_remains(

@@ -167,9 +167,9 @@ def advance(state: TrainingState, config: RLConfig, steps: int) -> list[dict[str
         step = state.progress.step + 1
         first = (step - 1) * GROUPS
         shares = [GroupShare(first + i, [0, 1, 2], of=3, counts=True) for i in range(GROUPS)]
-        command = Command("train", step, [[shares[:2]], [shares[2:]]])
+        command = Command("train", step, [[shares[:2]], [shares[2:]]], STEPS)
         batch = fetch(command, config, ALONE, store, state.progress)  # type: ignore[arg-type]
-        rows.append(train(state, batch, config, ALONE, STEPS))
+        rows.append(train(state, batch, config, ALONE, command))
     return rows
 
 

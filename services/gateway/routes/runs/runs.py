@@ -23,6 +23,7 @@ from services.gateway.dependencies import (
 from services.gateway.idempotency import Attempt
 from services.gateway.paging import Cursor, Limit, Next, cursor_at, place_in, unknown_cursor
 from services.gateway.run_deletion import delete_run
+from services.gateway.run_edits import RunPatch, edit_run
 from services.gateway.run_index import Test
 from services.gateway.submission.fitting import DryRun, refusals
 from services.gateway.submission.run_submission import (
@@ -230,6 +231,29 @@ async def detailed(deps: Dependencies, runs: list[R]) -> list[R]:
 async def show(deps: Deps, request: Request, record: RunDep) -> Response:
     """Show one run: its state, the reason for it, its config and its progress."""
     return unless_unchanged(request, (await detailed(deps, [record]))[0])
+
+
+@router.patch(
+    "/{run}",
+    operation_id="runs_update",
+    summary="Change a run",
+    responses=responses(
+        RUN_PROBLEMS
+        | {
+            409: "Its state does not allow that; `problems` says why, by key. Or several runs have "
+            "this name",
+            422: "A value that its config cannot have",
+        }
+    ),
+)
+async def update(deps: Deps, record: RunDep, patch: RunPatch, caller: CallerDep) -> RunRecord:
+    """Change a run's name, tags, notes, or place in the queue; and of a run that waits or trains
+    some values of its config. The learner takes these at the next step that it plans. `edits` says
+    from which step each holds, and a step that is trained again after a crash has the values that
+    it had. All of it is changed, or nothing. Each change is an event."""
+    after = await edit_run(deps, record, patch, caller.name)
+    await keep_record(deps, after.id)
+    return (await detailed(deps, [after]))[0]
 
 
 @router.post(
