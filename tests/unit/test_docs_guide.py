@@ -1,6 +1,5 @@
 """What the guide says is so: its tables, configs, names, commands and scores."""
 
-import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -14,6 +13,8 @@ from typer.main import get_command
 from deploy.guide_tables import with_tables
 from recipes import find_recipe, list_recipes, merged
 from reward.verifiers.base import Item
+from reward.verifiers.plain_function import FunctionVerifier
+from reward.verifiers.registry import parse_params
 from services.cli.main import root
 from services.contracts.config import RLConfig, SFTConfig, parse_config
 from services.contracts.config.parsing.type_tags import key_paths
@@ -99,24 +100,35 @@ def test_the_commands_that_it_shows_are_understood(page: Path) -> None:
             context = command.make_context(name, list(words), parent=context)
 
 
-SCORED = re.compile(r"^score '(.*?)'\n```\n\n```json\n(.*?)\n```", re.MULTILINE | re.DOTALL)
+def scored(text: str) -> Iterator[tuple[list[str], list[str]]]:
+    """The calls of `headrace score` without a dataset, as words, with the lines that each prints. A
+    text that is piped into a call stands in the place of its `-`."""
+    for block in blocks(text, "console"):
+        for call in re.split(r"^\$ ", block, flags=re.MULTILINE):
+            command, *printed = call.splitlines() or [""]
+            pipe, is_score, score_call = command.rpartition("headrace score ")
+            if not is_score or "--dataset" in score_call:
+                continue
+            piped = shlex.split(pipe)[1].replace("\\n", "\n") if pipe else ""
+            yield [piped if word == "-" else word for word in shlex.split(score_call)], printed
 
 
 def test_the_scores_of_the_cookbook_are_those_of_the_verifiers() -> None:
     text = (ROOT / "docs/guide/rewards-cookbook.md").read_text()
-    (code,) = blocks(text, "python")
     module: dict[str, Any] = {}
-    exec(code, module)
-    own = module["Short"]()
-    tried = SCORED.findall(text)
+    exec(blocks(text, "python")[0], module)
+    module["test_short"]()
+    own = FunctionVerifier("short", module["short"])
+    tried = list(scored(text))
     assert len(tried) > 8
-    for sent, answered in tried:
-        item, expected = json.loads(sent), json.loads(answered)
-        params = item.get("params", {})
-        if item["verifier"] in VERIFIERS:
-            verdict = score(item["verifier"], item["completion"], item.get("answer"), **params)
+    for (verifier, completion, *options), printed in tried:
+        given = dict(zip(options[::2], options[1::2], strict=True))
+        params = yaml.safe_load(given["--set"].replace("=", ": ", 1)) if "--set" in given else {}
+        answer = given.get("--answer")
+        if verifier in VERIFIERS:
+            verdict = score(verifier, completion, yaml.safe_load(answer or "null"), **params)
         else:
-            given = Item("0", "", item["completion"], None, params)
-            verdict = own.score(given, own.Params(**params))
-        shown = (str(verdict.status), verdict.reward, verdict.detail)
-        assert shown == (expected["status"], expected["reward"], expected["detail"]), item
+            item = Item("short", "", completion, None, params)
+            verdict = own.score(item, parse_params(own, params))
+        assert printed[0] == f"{verdict.status}, reward {verdict.reward:g}", completion
+        assert printed[1:] == ([f"  detail: {verdict.detail}"] if verdict.detail else [])
