@@ -86,6 +86,7 @@ def _page(plan: Plan, folder: DataFolder, on_terminal: bool) -> dict[str, str]:
 
 def _facts(plan: Plan, folder: DataFolder) -> dict[str, str]:
     return {
+        "guide": f"{plan.gateway_url}/guide",
         "gateway": f"{plan.gateway_url} (API description: {plan.gateway_url}/docs)",
         "API key": str(folder.path / API_KEY),
         "redis": redacted(plan.redis_url),
