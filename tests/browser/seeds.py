@@ -18,7 +18,10 @@ from services.contracts.records import (
     RunState,
     WorkerRecord,
 )
+from services.rollouts.token_texts import NAME, write_token_texts
 from services.store import Store
+from tests.kept_rollouts import answer as kept
+from tests.kept_rollouts import keep
 
 NOW = time.time()
 LONG = 20_000
@@ -108,27 +111,70 @@ def supervised_step(number: int, rng: random.Random) -> dict[str, Any]:
     }
 
 
-def answer(step: int, reward: float, text: str, **more: Any) -> SampledAnswer:
-    """An answer of the policy, judged."""
-    given: dict[str, Any] = {
-        "step": step,
-        "task": 8 * step,
-        "row": 41,
-        "dataset": "",
-        "own": None,
-        "prompt": "A robe takes 2 bolts of blue fiber and half that much white. How many in total?",
-        "completion": text,
-        "reference": "3",
-        "tokens": 64,
-        "reward": reward,
-        "status": "correct" if reward else "wrong",
-        "components": {"math": reward, "format": 1.0},
-        "reasons": {"math": "'3' (boxed) against '3'" if reward else "no boxed answer"},
-        "advantage": reward - 0.5,
-        "finish_reason": "stop",
-        "versions": [max(0, step - 1)],
-    }
-    return SampledAnswer(**given | more)
+def judged(text: str) -> SampledAnswer:
+    """An answer that a verifier has judged, and that was not trained."""
+    return SampledAnswer(
+        step=0,
+        task=8,
+        row=41,
+        prompt="A robe takes 2 bolts of blue fiber and half that much white. How many in total?",
+        completion=text,
+        reference="3",
+        tokens=64,
+        reward=0.0,
+        status="wrong",
+        components={"math": 0.0},
+        reasons={"math": "no boxed answer"},
+        advantage=None,
+        finish_reason="stop",
+        versions=[0],
+    )
+
+
+WORDS = [
+    *("<bos>", "A robe takes 2 bolts of blue fiber and half that much white.", " How many in"),
+    *(" total?", "Half", " of", " 2", " is", " 1", ",", " so", " the", " total", " is"),
+    *(" \\boxed{3}", " \\boxed{4}", "<eos>", "\n", "Let", " me", " think", "."),
+]
+"""The tokens of the seeded answers."""
+
+
+def group(step: int, number: int, rng: random.Random) -> list[dict[str, Any]]:
+    """A trained group of four answers."""
+    rewards = [float(rng.random() < step / 130) for _ in range(4)]
+    mean = sum(rewards) / 4
+    rows = []
+    for sample, reward in enumerate(rewards):
+        thought = [18, 19, 20, 21, 17] * rng.randrange(3)
+        ids = [*thought, *range(4, 14), 14 if reward else 15, 16]
+        sampler = [-abs(rng.gauss(0, 0.6)) for _ in ids]
+        learner = [min(0.0, value + rng.gauss(0, 0.05)) for value in sampler]
+        rows.append(
+            kept(
+                step,
+                number,
+                sample,
+                row=41 + number,
+                generated_at=NOW - 12 * (120 - step),
+                prompt="".join(WORDS[:4]),
+                prompt_token_ids=[0, 1, 2, 3],
+                completion="".join(WORDS[id] for id in ids),
+                reward=reward,
+                advantage=reward - mean,
+                status="correct" if reward else "wrong",
+                components={"math": reward, "format": 1.0},
+                reasons={"math": "'3' (boxed) against '3'" if reward else "'4' against '3'"},
+                sampler_logprobs=sampler,
+                learner_logprobs=learner,
+                entropy=[abs(rng.gauss(0, 0.5)) for _ in ids],
+                versions=[
+                    {"start": 0, "end": 5, "version": step - 2},
+                    {"start": 5, "end": len(ids), "version": step - 1},
+                ],
+            )
+            | {"token_ids": ids, "length": len(ids)}
+        )
+    return rows
 
 
 ROWS = "".join(
@@ -138,14 +184,18 @@ ROWS = "".join(
 """The rows of the dataset `gsm8k`."""
 
 
-def write(data: Path, run: str, rows: list[dict[str, Any]], answers: list[SampledAnswer]) -> None:
-    """Write a run's metrics and answers."""
+def write(data: Path, run: str, rows: list[dict[str, Any]]) -> None:
+    """Write a run's metrics."""
     folder = data / "runs" / run
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "metrics.jsonl").open("a") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
-    with (folder / "samples.jsonl").open("a") as file:
-        file.writelines(each.model_dump_json() + "\n" for each in answers)
+
+
+def keep_words(data: Path, run: str, rows: list[dict[str, Any]]) -> None:
+    """Keep trained answers whose tokens are WORDS."""
+    folder = keep(data / "runs" / run, rows)
+    write_token_texts(folder / NAME, [word.encode() for word in WORDS])
 
 
 class Seeds:
@@ -181,7 +231,7 @@ class Seeds:
 
     async def train(self, run: str, rows: list[dict[str, Any]], events: int = 20) -> None:
         """Report steps, as a learner does: into the file, the record, and the events."""
-        write(self.data, run, rows, [])
+        write(self.data, run, rows)
         newest = rows[-1]
         metrics = {k: v for k, v in newest.items() if isinstance(v, int | float)}
         field, name = ("loss", "train/loss")
@@ -228,8 +278,8 @@ class Seeds:
         live.config["optimizer"]["lr"] = 3e-6
         await self.begin(live)
         await self.train(live.id, [step(n, self.random) for n in range(1, 121)])
-        good = [answer(n, n % 2, f"Half of 2 is 1, so \\boxed{{3}} ({n})") for n in range(100, 121)]
-        write(self.data, live.id, [], good)
+        groups = [group(n, 2 * n + i, self.random) for n in range(100, 121) for i in range(2)]
+        keep_words(self.data, live.id, [row for rows in groups for row in rows])
         await store.events.add(live.id, "checkpoint", {"step": 100, "directory": "runs/11ve11ve"})
         await store.events.add(live.id, "warning", {"message": "12 % of the answers are cut off"})
 
@@ -238,7 +288,7 @@ class Seeds:
         await self.train(sft.id, [supervised_step(n, self.random) for n in range(1, 81)])
 
         await self.begin(run("fa11ed00", "gsm8k-no-reward", 7000, pool="other"))
-        await store.judged.add("fa11ed00", [answer(0, 0.0, "I do not know")])
+        await store.judged.add("fa11ed00", [judged("I do not know")])
         reason = "all rewards were 0 for 3 batches: check the verifier"
         await store.runs.finish("fa11ed00", "other", "failed", reason)
 

@@ -10,13 +10,21 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from services.contracts.events import EventKind
 from services.contracts.records import RunState, WorkerRecord
+from services.rollouts.token_texts import NAME, write_token_texts
 from tests.browser.conftest import Act
-from tests.browser.seeds import Seeds, answer, write
+from tests.browser.seeds import Seeds, write
 from tests.integration.gateway.servers import GatewayProcess
 from tests.integration.store.scene import record
+from tests.kept_rollouts import answer, keep
 
 VIEWS = (
-    *("/", "/runs/11ve11ve", "/runs/11ve11ve/rollouts", "/runs/11ve11ve/config"),
+    *(
+        "/",
+        "/runs/11ve11ve",
+        "/runs/11ve11ve/rollouts",
+        "/runs/11ve11ve/rollouts?group=120/240",
+        "/runs/11ve11ve/config",
+    ),
     *("/runs/11ve11ve/events", "/runs/11ve11ve/workers", "/runs/fa11ed00", "/workers"),
     *("/compare?runs=5eed0000&runs=5eed0001", "/compare?runs=5eed0000&runs=5eed0001&tab=config"),
     *("/submit?set=optimizer.lr=3e-6", "/submit?from=5eed0001"),
@@ -101,16 +109,19 @@ async def hostile_run(seeds: Seeds) -> None:
         told = dict.fromkeys(("message", "worker", "state", "detail", "reason", "directory"), EVIL)
         await store.events.add("evil", kind, {**told, "name": EVIL, "step": 1})
     await store.runs.fail("evil", EVIL)
-    texts = dict.fromkeys(("prompt", "reference", "status", "dataset", "own"), EVIL)
-    hostile = answer(1, 1.0, EVIL, **texts, components={EVIL: 1.0, "a": 0.0}, reasons={EVIL: EVIL})
-    write(seeds.data, "evil", [{"step": 1, EVIL: 1.0, f"dataset/share/{EVIL}": 1.0}], [hostile])
+    names = ("prompt", "reference", "status", "dataset", "own", "completion", "finish_reason")
+    texts = dict.fromkeys((*names, "worker"), EVIL)
+    parts = {"components": {EVIL: 1.0, "a": 0.0}, "reasons": {EVIL: EVIL}}
+    folder = keep(seeds.data / "runs/evil", [answer(1, **texts, **parts)])
+    write_token_texts(folder / NAME, [EVIL.encode()] * 6)
+    write(seeds.data, "evil", [{"step": 1, EVIL: 1.0, f"dataset/share/{EVIL}": 1.0}])
 
 
 def test_names_events_metrics_and_answers_are_shown_as_they_are_written(
     page: Page, act: Act
 ) -> None:
     act(hostile_run)
-    tabs = [f"/runs/evil/{tab}" for tab in ("charts", "rollouts", "events")]
+    tabs = [f"/runs/evil/{tab}" for tab in ("charts", "rollouts", "rollouts?group=1/0", "events")]
     for view in ("/", "/workers", *tabs):
         page.goto(view)
         expect(page.get_by_text("<img src=x").first).to_be_visible()

@@ -4,7 +4,9 @@ import re
 
 from playwright.sync_api import BrowserContext, Dialog, Page, Route, expect
 
+from services.contracts.chains import ChainRecord, ChainStep
 from services.contracts.evaluation import EvaluationRecord
+from services.contracts.records import WorkerRecord
 from services.evaluations import folder_of, part_path, write_part, write_result
 from tests.browser.conftest import Act
 from tests.browser.seeds import NOW, Seeds, run, step
@@ -32,10 +34,10 @@ def test_eight_tabs_on_a_live_run_all_follow_it(context: BrowserContext, act: Ac
     act(train)
 
     for tab in tabs:
-        expect(tab.get_by_label("Status")).to_contain_text("step 121 of 200")
+        expect(tab.get_by_label("Now")).to_contain_text("step 121 of 200")
     tabs[0].close()  # the tab that reads the stream
     act(lambda seeds: seeds.train(LIVE, [trained(seeds, 122)]))
-    expect(tabs[7].get_by_label("Status")).to_contain_text("step 122 of 200")
+    expect(tabs[7].get_by_label("Now")).to_contain_text("step 122 of 200")
 
 
 def test_a_step_keeps_zoom_focus_selected_text_and_scroll(page: Page, act: Act) -> None:
@@ -43,7 +45,7 @@ def test_a_step_keeps_zoom_focus_selected_text_and_scroll(page: Page, act: Act) 
     expect(page.locator(".uplot").first).to_be_visible()
     page.get_by_role("link", name="config").focus()
     act(lambda seeds: seeds.train(LIVE, [trained(seeds, 130)]))
-    expect(page.get_by_label("Status")).to_contain_text("step 130 of 200")
+    expect(page.get_by_label("Now")).to_contain_text("step 130 of 200")
     assert "from=20&to=60" in page.url
     assert page.evaluate("document.activeElement.textContent") == "config"
 
@@ -52,7 +54,7 @@ def test_a_step_keeps_zoom_focus_selected_text_and_scroll(page: Page, act: Act) 
     answer.select_text()
     text, scrolled = answer.text_content(), page.evaluate("scrollTo(0, 200), scrollY")
     act(lambda seeds: seeds.train(LIVE, [trained(seeds, 131)]))
-    expect(page.get_by_label("Status")).to_contain_text("step 131 of 200")
+    expect(page.get_by_label("Now")).to_contain_text("step 131 of 200")
     assert page.evaluate("getSelection().toString()") == text
     assert page.evaluate("scrollY") == scrolled
 
@@ -153,7 +155,7 @@ def test_a_failed_run_has_its_reason_its_answers_its_config_and_a_way_to_try_aga
     page: Page,
 ) -> None:
     page.goto("/runs/fa11ed00")
-    expect(page.get_by_label("Status")).to_contain_text("all rewards were 0")
+    expect(page.get_by_label("Now")).to_contain_text("all rewards were 0")
     expect(page.locator(".answers")).to_contain_text("I do not know")
     page.get_by_role("link", name="config").click()
     expect(page.locator("table.config")).to_contain_text("optimizer.lr")
@@ -161,10 +163,47 @@ def test_a_failed_run_has_its_reason_its_answers_its_config_and_a_way_to_try_aga
     assert again.get_attribute("href") == "/submit?from=fa11ed00"
 
 
-def test_names_of_a_sweep_differ_in_what_is_shown(page: Page) -> None:
+def test_a_run_says_how_far_the_start_of_vllm_is(page: Page, act: Act) -> None:
+    async def start(seeds: Seeds) -> None:
+        await seeds.store.runs.submit(run("57a27ed0", "just-started", 5, pool="slow"))
+        token = await seeds.store.runs.acquire("57a27ed0", "57a27ed0")
+        await seeds.store.runs.set_state("57a27ed0", "starting", "", fencing_token=token)
+        worker = WorkerRecord(id="slow-1", pool="slow", host="slow", pid=1, state="starting")
+        worker.starting_seconds, worker.usual_start_seconds = 40, 110
+        await seeds.store.workers.heartbeat(worker)
+
+    act(start)
+
+    page.goto("/runs/57a27ed0")
+    expect(page.get_by_label("Now")).to_contain_text("vLLM starts, 40 of about 110 s")
+
+
+async def chain(seeds: Seeds) -> None:
+    """A chain of two runs, older than all other runs but `long-run`."""
+    steps = [ChainStep(name=name, config={}, runs=[f"c4a1000{i}"]) for i, name in enumerate("ab")]
+    record = ChainRecord(
+        id="chain-c4a1c4a1", name="two-steps", pool="chain", created=NOW - 300_000, steps=steps
+    )
+    await seeds.store.chains.add(record)
+    for i in range(2):
+        name = f"two-steps-{'ab'[i]}"
+        await seeds.begin(run(f"c4a1000{i}", name, 300_000 - i, chain=record.id, pool="chain"))
+        await seeds.store.runs.finish(f"c4a1000{i}", "chain", "succeeded", "")
+
+
+def test_a_chain_stands_where_its_runs_stand_in_time(page: Page, act: Act) -> None:
+    act(chain)
     page.goto("/?state=succeeded")
-    expect(page.locator("tbody tr")).to_have_count(4)
-    sweep = page.locator("tbody td.main").filter(has_text="sweep")
+    rows = page.locator("tbody tr")
+    expect(rows.locator("b", has_text="two-steps")).to_be_visible()
+    names = rows.locator("td:nth-child(2)").all_text_contents()
+    at = next(i for i, name in enumerate(names) if name.startswith("chain"))
+    assert names[at + 1 :] == ["two-steps-b", "two-steps-a", "long-run"]
+
+
+def test_names_of_a_sweep_differ_in_what_is_shown(page: Page) -> None:
+    page.goto("/?q=sweep")
+    sweep = page.locator("tbody td.main")
     tails = sweep.locator(".tail")
     expect(tails).to_have_text(["lr-1e-5", "lr-3e-6", "lr-1e-6"], timeout=5000)
     for i in range(3):
@@ -178,10 +217,11 @@ def test_names_of_a_sweep_differ_in_what_is_shown(page: Page) -> None:
 def test_a_keyboard_alone_finds_a_run_and_reads_its_config(page: Page) -> None:
     page.goto("/")
     expect(page.get_by_role("link", name="gsm8k-live")).to_be_visible()
-    page.get_by_label("State").focus()
-    page.keyboard.type("running")
-    expect(page.get_by_role("link", name="gsm8k-next")).to_have_count(0)
-    for _ in range(20):
+    page.get_by_label("Search runs").focus()
+    page.keyboard.type("gsm8k-live")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    assert page.url.endswith("?q=gsm8k-live")
+    for _ in range(12):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.textContent") == "gsm8k-live":
             break

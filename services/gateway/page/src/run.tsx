@@ -2,7 +2,6 @@
 
 import { useEffect } from "preact/hooks";
 import { type Run, type RunRecord, get, post, remove, send } from "./api";
-import { Answers } from "./answers";
 import { Charts } from "./charts";
 import { ConfigTable, changes, written } from "./config";
 import { Evaluations } from "./evaluations";
@@ -11,6 +10,7 @@ import { ago, bytes, duration, moment, number } from "./format";
 import { on } from "./live";
 import { Action, Chip, OVER, Problem, State, useLoaded } from "./parts";
 import { go, parts, runPath } from "./router";
+import { Rollouts } from "./rollouts";
 import { ChainStrip } from "./runs";
 import { keep, known } from "./store";
 import { WorkerTable } from "./workers";
@@ -81,13 +81,13 @@ function Shown({ record }: { record: RunRecord }) {
       <Warnings run={record} />
       <nav class="tabs" aria-label="Parts of the run">
         {TABS.filter((name) => label(name)).map((name) => (
-          <a key={name} href={runPath(record.id, name)} aria-current={name === tab ? "page" : undefined}>{name === "rollouts" ? "answers" : name}</a>
+          <a key={name} href={runPath(record.id, name)} aria-current={name === tab ? "page" : undefined}>{name}</a>
         ))}
         {record.step > 0 && <a href={`/v1/runs/${record.id}/report`} target="_blank" rel="noopener">report ↗</a>}
       </nav>
       <div class="tab">
         {tab === "charts" && <RunCharts run={record} />}
-        {tab === "rollouts" && <Answers run={record.id} state={record.state} step={record.step} />}
+        {tab === "rollouts" && <Rollouts run={record.id} state={record.state} step={record.step} isOver={isOver} />}
         {tab === "evaluations" && <Evaluations run={record.id} fresh={`${record.state} ${record.step}`} />}
         {tab === "config" && <ConfigTable configs={[{ label: "Value", config: record.config }]} />}
         {tab === "events" && <Events run={record.id} />}
@@ -122,10 +122,10 @@ function Status({ run, isOver }: { run: RunRecord; isOver: boolean }) {
   const sentence = isOver ? run.reason : (why?.words ?? run.reason);
   const started = run.started ?? run.created;
   return (
-    <section class="status" aria-label="Status">
+    <section class="status" aria-label="Now">
       <div class="line">
         <span class="phase">{run.phase || (isOver ? "" : run.state)}</span>
-        <span class="n">{run.max_steps ? `step ${run.step} of ${run.max_steps}` : `step ${run.step}`}</span>
+        {!run.phase?.includes("step") && <span class="n">{run.max_steps ? `step ${run.step} of ${run.max_steps}` : `step ${run.step}`}</span>}
         {run.reward != null && <span class="n">reward {number(run.reward)}</span>}
         {run.loss != null && <span class="n">loss {number(run.loss)}</span>}
         {run.eta_seconds != null && <span class="n">{duration(run.eta_seconds)} left</span>}
