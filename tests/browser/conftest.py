@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
+from services.launch import Stack, UpOptions
+from services.runtime.api_key import REWARD_KEY, kept_key
 from tests.browser.seeds import ROWS, Seeds
 from tests.integration.gateway.servers import GatewayProcess, RedisServer, upload
 
@@ -22,10 +24,22 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
 
 
 @pytest.fixture(scope="package")
+def scoring(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment that names a reward service."""
+    data = tmp_path_factory.mktemp("scoring")
+    with Stack(UpOptions(data=data, parts=frozenset({"reward"}), reward_port=0)) as stack:
+        key = kept_key(data / REWARD_KEY)
+        yield {"HEADRACE_REWARD_URL": stack.reward_url, "HEADRACE_REWARD_KEY": key}
+
+
+@pytest.fixture(scope="package")
 def gateway(
-    tmp_path_factory: pytest.TempPathFactory, redis_server: RedisServer
+    tmp_path_factory: pytest.TempPathFactory,
+    redis_server: RedisServer,
+    scoring: dict[str, str],
 ) -> Iterator[GatewayProcess]:
-    process = GatewayProcess(tmp_path_factory.mktemp("gateway") / "data", redis_server.url)
+    data = tmp_path_factory.mktemp("gateway") / "data"
+    process = GatewayProcess(data, redis_server.url, **scoring)
     yield process
     process.stop()
 

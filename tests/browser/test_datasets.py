@@ -1,4 +1,4 @@
-"""Uploading a dataset, and talking with a policy."""
+"""Uploading a dataset, talking with a policy, and trying a verifier."""
 
 import json
 from pathlib import Path
@@ -64,3 +64,14 @@ def test_a_policy_answers_and_a_worker_that_stops_is_named(
     finally:
         worker.ended.set()
         worker.join()
+
+
+def test_a_verifier_says_what_a_typed_answer_earns_and_why(page: Page) -> None:
+    page.goto("/try?what=verifier&verifier=math&dataset=gsm8k&row=3")
+    expect(page.get_by_text("A robe takes 5 bolts")).to_be_visible()
+    verdict = page.get_by_label("Verdict")
+    for answer, status in (("So it is \\boxed{5}", "correct"), ("\\boxed{6}", "wrong")):
+        page.get_by_label("Answer").fill(answer)
+        page.get_by_role("button", name="Score").click()
+        expect(verdict).to_contain_text(status)
+    expect(verdict).to_contain_text("compared with 5")

@@ -1,10 +1,11 @@
-// Try: talk with the policy of a run while it trains; with two runs or versions, side by side.
+// Try: talk with the policy of a run while it trains, with two runs or versions side by side; or try a verifier.
 
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { get, refusalOf, words } from "./api";
 import { Problem, useLoaded } from "./parts";
 import { ask, query } from "./router";
+import { TryVerifier } from "./verifier";
 
 interface Message {
   role: "user" | "assistant" | "system";
@@ -12,6 +13,20 @@ interface Message {
 }
 
 export function Try() {
+  const isVerifier = query.value.get("what") === "verifier";
+  return (
+    <main id="main" class="try">
+      <header class="bar"><h1 tabIndex={-1}>Try</h1></header>
+      <nav class="tabs" aria-label="What to try">
+        <a href="/try" aria-current={isVerifier ? undefined : "page"}>a policy</a>
+        <a href="/try?what=verifier" aria-current={isVerifier ? "page" : undefined}>a verifier</a>
+      </nav>
+      {isVerifier ? <TryVerifier /> : <TryPolicy />}
+    </main>
+  );
+}
+
+function TryPolicy() {
   const { data, error, again } = useLoaded((signal) => get("/v1/models", { signal }), "models");
   const models = ((data as { data?: { id: string }[] } | null)?.data ?? []).map(({ id }) => id);
   const first = query.value.get("model") ?? models[0] ?? "";
@@ -33,8 +48,7 @@ export function Try() {
     </label>
   );
   return (
-    <main id="main" class="try">
-      <header class="bar"><h1 tabIndex={-1}>Try</h1></header>
+    <>
       <Problem error={error} />
       <datalist id="models">{models.map((each) => <option key={each} value={each} />)}</datalist>
       <div class="toolbar">
@@ -52,7 +66,7 @@ export function Try() {
         <textarea ref={field} rows={3} aria-label="Message" placeholder="Say something. Enter sends, Shift+Enter makes a line." onKeyDown={(event) => event.key === "Enter" && !event.shiftKey && sayIt(event)} />
         <button class="primary" disabled={!first}>Send</button>
       </form>
-    </main>
+    </>
   );
 }
 
