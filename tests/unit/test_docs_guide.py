@@ -19,7 +19,7 @@ from services.cli.main import root
 from services.contracts.config import RLConfig, SFTConfig, parse_config
 from services.contracts.config.parsing.type_tags import key_paths
 from tests.unit.reward.scoring import VERIFIERS, score
-from tests.unit.test_docs import METRIC, ROOT, documented
+from tests.unit.test_docs import DOCUMENTS, METRIC, ROOT, documented
 
 PAGES = sorted((ROOT / "docs" / "guide").glob("*.md"))
 KEYS = {*key_paths(RLConfig), *key_paths(SFTConfig)}
@@ -86,15 +86,17 @@ def commands(text: str) -> Iterator[list[str]]:
         for line in block.replace("\\\n", " ").splitlines():
             if call := re.match(r"(?:\$ )?(?:\w+=\S+ )*headrace (.*)", line):
                 words = shlex.split(call[1], comments=True)
-                yield words[: words.index("--")] if "--" in words else words
+                words = words[: words.index("--")] if "--" in words else words
+                yield [word for word in words if word != "…"]
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.stem)
-def test_the_commands_that_it_shows_are_understood(page: Path) -> None:
+@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: f"{page.parent.name}-{page.stem}")
+def test_the_commands_that_a_document_shows_are_understood(page: Path) -> None:
+    whole: Any = get_command(root)
     for words in commands(page.read_text()):
-        command: Any = get_command(root)
+        command = whole
         context = command.make_context("headrace", list(words))
-        while hasattr(command, "commands"):
+        while words and hasattr(command, "commands"):
             name, command, words = command.resolve_command(context, words)
             # It parses, and does not run.
             context = command.make_context(name, list(words), parent=context)
