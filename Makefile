@@ -103,6 +103,10 @@ bench: setup ## the figures of docs/benchmarks.md, measured here
 bench-store: setup ## what a group costs in Redis, from one worker to 1,024: two minutes
 	@$(BIN)/python -m bench.store
 
+.PHONY: bench-readers
+bench-readers: setup ## what the readers of the API cost a run: three minutes
+	@$(BIN)/python -m bench.readers
+
 .PHONY: bench-leasing
 bench-leasing: setup ## how busy leases keep 56 workers with large groups, in simulated time: three minutes
 	@$(BIN)/python -m bench.leasing

@@ -2,7 +2,7 @@
 
 One loop a process reads Redis, however many clients there are: which runs have changed, the events
 of the runs that clients name, the heartbeats. It adds messages to a log in memory, and each client
-reads the log at its own pace. A client that falls behind the log is told to load its lists again.
+reads the log at its own pace. A client that falls behind the log gets a `reset`.
 
 Each message carries the place of its client: the newest change, and the newest event of each named
 run. So a client can go on at any gateway.
@@ -67,7 +67,7 @@ class Message:
 
 @dataclass(eq=False)
 class Listener:
-    """One client: where it is in the log, and what it has seen."""
+    """The place of one client in the log, and the newest change and events that it has seen."""
 
     next: int
     """The number of the first message that it has not read."""
@@ -110,7 +110,9 @@ class LiveStream:
         self._events: dict[str, str] = {}
         """The runs that clients name, with the newest event in the log."""
         self._shown: dict[str, tuple[object, ...]] = {}
-        """What clients know of each run that is not over, apart from its record."""
+        """What a run's record lacks, as clients have it, of each run that is not over."""
+        self._loads = 0
+        """How often the index had read all runs when the log got its newest message of runs."""
         self._workers: list[WorkerRecord] = []
         self._arrived = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -121,6 +123,7 @@ class LiveStream:
         await self._index.catch_up()
         if self._task is None or self._task.done():
             self._index.drain()
+            self._loads = self._index.loads
             self._events.clear()
             self._task = asyncio.create_task(self._keep_reading())
         listener = Listener(self._count, self._index.changes or "", dict.fromkeys(runs, ""))
@@ -232,6 +235,7 @@ class LiveStream:
             self._events[run] = _with_sequence(newest)
         await self._index.catch_up()
         self._index.drain()
+        self._loads = self._index.loads
         self._add([_reset(self._index.changes or "")])
 
     async def _read(self, tick: int) -> None:
@@ -244,21 +248,21 @@ class LiveStream:
                 self._events[run] = events[-1].id
         self._add(messages)
         if tick % RUNS_EVERY == 0:
-            loads = self._index.loads
             await self._index.catch_up()
-            self._add(await self._changed_runs(loads != self._index.loads))
+            self._add(await self._changed_runs())
         if tick % WORKERS_EVERY == 0:
             workers = await self._store.workers.list()
             if _beating(workers) != _beating(self._workers):
                 self._add([_workers(workers)])
             self._workers = workers
 
-    async def _changed_runs(self, loaded: bool) -> list[Message]:
-        """Return the message about runs whose record, phase or place in the queue has changed.
-        `loaded`: all records were read anew, because Redis has lost its changes."""
+    async def _changed_runs(self) -> list[Message]:
+        """Return the message about runs whose record, phase or place in the queue has changed."""
         changed, deleted = self._index.drain()
-        place = self._index.changes or ""
-        if loaded or len(changed) + len(deleted) > MOST_CHANGED:
+        place, loads = self._index.changes or "", self._index.loads
+        # A client may have seen what Redis has lost, at another gateway.
+        has_lost, self._loads = loads != self._loads, loads
+        if has_lost or len(changed) + len(deleted) > MOST_CHANGED:
             return [_reset(place)]
         ids = {run.id for run in changed}
         others = [self._index.get(id) for id in islice(self._index.live - ids, MOST_LIVE)]

@@ -98,7 +98,7 @@ class RunIndex:
         self.loads += 1
 
     async def _take(self, ids: Collection[str], listed: Mapping[str, float] | None = None) -> None:
-        """Read the runs `ids`, of which those outside of `listed` are gone (None: look)."""
+        """Read the runs `ids`. A run that `listed` lacks is gone; without `listed`, look."""
         wanted = [id for id in ids if listed is None or id in listed]
         for id in set(ids).difference(wanted):
             self._put(id, None)

@@ -34,7 +34,7 @@ class StartTimes:
         self._file = data / FILE
 
     def usual(self, key: str) -> float | None:
-        """Return how long the newest start with this key took, in seconds; None: there was none."""
+        """Return how long the newest start with this key took, in seconds, or None."""
         seconds = self._read().get(key)
         return float(seconds) if isinstance(seconds, int | float) else None
 

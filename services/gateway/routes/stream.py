@@ -47,7 +47,7 @@ STREAM: dict[int | str, dict[str, Any]] = {
         "RunEvent of `event`, ChangedWorkers of `workers`, `{}` of `reset`.",
     }
 }
-# FastAPI takes what is no JSON for a string.
+# FastAPI describes each answer besides JSON as a string.
 DATA = {"responses": {"200": {"content": {"text/event-stream": {"schema": {"type": "object"}}}}}}
 
 
@@ -70,7 +70,7 @@ async def stream(
         Header(description="The id of the last message seen: what came after it comes."),
     ] = None,
 ) -> EventStream:
-    """What changes from now on, or after `Last-Event-ID`, without an end.
+    """Tell what changes from now on, or after `Last-Event-ID`, without an end.
 
     - `runs`: the runs that have changed and the ids of deleted ones, at most once a second.
     - `event`: an event of a run that `run` names.

@@ -307,6 +307,18 @@ async def test_a_place_that_is_gone_is_answered_with_a_reset(
         assert (await client.next_of("runs"))["runs"][0]["state"] == "cancelled"
 
 
+async def test_clients_are_reset_after_redis_has_lost_a_change(
+    gateways: Sequence[Gateway], redis: Redis
+) -> None:
+    gateway, _ = gateways
+    await gateway.store.runs.submit(a_run("a"))
+    async with Client(gateway) as client:
+        await redis.xdel(CHANGES, await gateway.store.run_changes.newest())
+        # The list of another client finds the loss first.
+        assert await gateway.names() == ["n-a"]
+        assert (await client.next())[0] == "reset"
+
+
 async def test_a_slow_client_is_reset_and_delays_nobody(
     gateways: Sequence[Gateway], monkeypatch: pytest.MonkeyPatch
 ) -> None:
