@@ -35,6 +35,7 @@ from services.gateway.run_index import RunIndex
 from services.gateway.sessions.dataset_rows import DatasetRows
 from services.gateway.sessions.turn_requests import Turns
 from services.gateway.settings import GatewaySettings
+from services.gateway.tracking import TrackerCarriers
 from services.http import (
     Bandwidth,
     BodyLimit,
@@ -129,6 +130,7 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
                 ReferenceChecks(settings, http, store),
                 Previews(volume),
                 RunSeries(settings.data),
+                TrackerCarriers(store, volume),
             )
             await anyio.to_thread.run_sync(remove_deleted, settings.data)
             tasks = [
@@ -136,6 +138,7 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
                 asyncio.create_task(keep_advancing(deps)),
                 asyncio.create_task(index.keep_rereading()),
             ]
+            tasks.append(asyncio.create_task(deps.tracking.keep_carrying()))
             if settings.reports:
                 tasks.append(asyncio.create_task(deps.reports.keep_writing()))
             try:

@@ -27,6 +27,7 @@ from services.gateway.run_index import RunIndex
 from services.gateway.sessions.dataset_rows import DatasetRows
 from services.gateway.sessions.turn_requests import Turns
 from services.gateway.settings import GatewaySettings
+from services.gateway.tracking import TrackerCarriers
 from services.http import Bandwidth, Problem
 from services.payloads import Payloads
 from services.series import RunSeries
@@ -63,6 +64,7 @@ class Dependencies:
     references: ReferenceChecks
     previews: Previews
     series: RunSeries
+    tracking: TrackerCarriers
 
 
 # Without `async`, FastAPI would ask a thread for it, at each request.

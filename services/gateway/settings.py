@@ -3,9 +3,10 @@
 import socket
 
 import httpx
-from pydantic import Field
+from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
 
+from services.contracts.config.tracking import TRACKERS
 from services.settings import FILE_BANDWIDTH, Settings
 
 GIB = 1 << 30
@@ -59,11 +60,31 @@ class GatewaySettings(Settings):
         60, ge=1, description="How long after its end a finished run keeps everything."
     )
 
+    trackers: str = Field(
+        "tensorboard",
+        description="Experiment trackers that runs may name in `tracking`, with commas between "
+        "them: tensorboard, wandb, mlflow, trackio. The gateway carries metrics to them with the "
+        "keys and addresses of its own environment: WANDB_API_KEY and WANDB_BASE_URL, "
+        "MLFLOW_TRACKING_URI, HF_TOKEN. It needs their packages (`headrace[track]`). Empty: none.",
+    )
     reports: bool = Field(
         True,
         description="Whether every run and every chain that ends gets a report on the data volume, "
         "which takes some seconds of one core. `GET /v1/runs/RUN/report` makes one in any case.",
     )
+
+    @field_validator("trackers")
+    @classmethod
+    def _are_trackers(cls, value: str) -> str:
+        names = _listed(value)
+        if wrong := sorted(names - {*TRACKERS}):
+            raise ValueError(f"{wrong[0]!r} is no tracker: known are {', '.join(TRACKERS)}")
+        return value
+
+    @property
+    def allowed_trackers(self) -> frozenset[str]:
+        """Trackers that runs may name."""
+        return _listed(self.trackers)
 
     @property
     def host_names(self) -> frozenset[str]:
@@ -71,3 +92,7 @@ class GatewaySettings(Settings):
         names = (socket.gethostname(), httpx.URL(self.gateway_url).host)
         listed = (*self.allowed_hosts.split(","), *names)
         return frozenset(name.strip().lower() for name in listed if name.strip())
+
+
+def _listed(names: str) -> frozenset[str]:
+    return frozenset(name.strip() for name in names.split(",") if name.strip())

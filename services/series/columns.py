@@ -28,6 +28,7 @@ from safetensors.numpy import save
 from services.contracts.metric_rows import by_set, is_step
 from services.runtime.logs import get_logger
 from services.volume.files import opened_by_umask
+from services.volume.metric_lines import MetricLines
 from services.volume.run_files import METRICS, parsed_row
 
 log = get_logger(__name__)
@@ -35,9 +36,6 @@ log = get_logger(__name__)
 FILE = ".series.safetensors"
 """A name with a dot is in no backup."""
 FORMAT = "1"
-END = 4096
-"""Bytes before the end of the parsed lines by which changed lines are recognised: a learner that
-goes back to an earlier step writes other times and values."""
 UNSAVED_ROWS = 256
 """Fewer new rows are not worth a file."""
 UNSAVED_SHARE = 8
@@ -116,11 +114,9 @@ class Progress:
 
 @dataclass
 class RunColumns:
-    """The columns of the first `end` bytes of a run's metrics."""
+    """The columns of the first lines of a run's metrics."""
 
-    end: int = 0
-    last: bytes = b""
-    """The END bytes before `end`."""
+    lines: MetricLines = field(default_factory=MetricLines)
     rows: int = 0
     unsaved: int = 0
     """Rows that the file does not have."""
@@ -130,23 +126,13 @@ class RunColumns:
     @property
     def tag(self) -> str:
         """A text that changes with the rows."""
-        return f"{self.end}-{xxhash.xxh3_64_hexdigest(self.last)}"
-
-    def begins(self, file: BinaryIO) -> bool:
-        """Whether the rows are still the first rows of `file`."""
-        file.seek(self.end - len(self.last))
-        return file.read(len(self.last)) == self.last
+        return f"{self.lines.end}-{xxhash.xxh3_64_hexdigest(self.lines.last)}"
 
     def read(self, file: BinaryIO, path: Path) -> None:
-        """Add the rows after `end`. A line without an end is being written."""
-        file.seek(self.end)
-        text = file.read()
-        text = text[: text.rfind(b"\n") + 1]
-        for line in text.splitlines():
+        """Add the rows after those so far."""
+        for line in self.lines.read(file):
             if (row := _row(line, path)) is not None:
                 self._add(by_set(row))
-        self.end += len(text)
-        self.last = (self.last + text)[-END:]
 
     def _add(self, row: dict[str, Any]) -> None:
         place = next((name for name in row if is_step(name)), None)
@@ -226,8 +212,8 @@ class RunColumns:
             "progress/samples": progress.samples.whole(),
         }
         about = {
-            "end": self.end,
-            "last": self.last.hex(),
+            "end": self.lines.end,
+            "last": self.lines.last.hex(),
             "rows": self.rows,
             "trained": progress.trained,
             "began": [progress.began, progress.last_time],
@@ -302,8 +288,8 @@ def _mapped(content: mmap.mmap) -> RunColumns:
         (tokens, samples),
         *about["began"],
     )
-    last = bytes.fromhex(about["last"])
-    return RunColumns(about["end"], last, about["rows"], 0, columns, progress)
+    lines = MetricLines(about["end"], bytes.fromhex(about["last"]))
+    return RunColumns(lines, about["rows"], 0, columns, progress)
 
 
 class RunSeries:
@@ -341,7 +327,7 @@ def _newest(folder: Path, columns: RunColumns | None) -> RunColumns:
     with file:
         if columns is None:
             columns = RunColumns.saved(folder / FILE)
-        if not columns.begins(file):
+        if not columns.lines.begins(file):
             columns = RunColumns()
         columns.read(file, folder / METRICS)
     if columns.unsaved > UNSAVED_ROWS + columns.rows // UNSAVED_SHARE:

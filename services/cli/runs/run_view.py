@@ -129,6 +129,8 @@ def line_of(event: Event, max_steps: int | None) -> str:
             for key, change in data["changes"].items()
         ]
         return f"{data['by']} changes {', '.join(words)}"
+    if event.kind == "tracker":
+        return f"{data['tracker']} has the metrics: {data['place']}"
     return f"warning: {data.get('message')}"
 
 

@@ -35,6 +35,7 @@ from services.contracts.config.section_checks import (
     check_unrewarded,
 )
 from services.contracts.config.sft import SFTConfig
+from services.contracts.config.tracking import Tracking
 from services.contracts.config.training import Schedule, Training
 from services.contracts.config.vllm import RECORD_ROUTING, VLLM
 
@@ -71,6 +72,8 @@ class RLConfig(Section):
     N + 1, and so on."""
     evaluation: Evaluation | None = None
     """Held-out evaluation."""
+    tracking: Tracking = Tracking()
+    """Experiment trackers that get this run's metrics."""
 
     @property
     def served(self) -> VLLM:

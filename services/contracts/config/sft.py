@@ -11,6 +11,7 @@ from services.contracts.config.model import Model, PretrainedModel, ScratchModel
 from services.contracts.config.objective.supervised import DPO, Likelihood, SupervisedObjective
 from services.contracts.config.optimizer import MuonAdamW, SFTAdamW, SFTOptimizer, high_rate
 from services.contracts.config.router import Balance
+from services.contracts.config.tracking import Tracking
 from services.contracts.config.training import Packing, SFTSchedule, SFTTraining, Validation
 
 
@@ -47,6 +48,8 @@ class SFTConfig(Section):
     """Length, batch, micro-batches and checkpoints."""
     validation: Validation = Validation()
     """Rows that are not trained."""
+    tracking: Tracking = Tracking()
+    """Experiment trackers that get this run's metrics."""
 
     def warnings(self) -> list[str]:
         """Settings that are allowed but probably a mistake, each with its key."""

@@ -130,6 +130,7 @@ async def _submit(deps: Dependencies, chain: ChainRecord) -> bool:
         log.warning("chain ended", chain=chain.id, step=chain.step.name, reason=reason)
         return True
     await keep_record(deps, record.id)
+    await deps.tracking.begin(record)
     deps.references.tell(record.id, unfinished)
     log.info("run queued", run=record.id, chain=chain.id, step=chain.step.name, kind=record.kind)
     now = await deps.store.chains.get(chain.id)

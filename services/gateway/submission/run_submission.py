@@ -51,6 +51,7 @@ from services.gateway.submission.run_length import repeated_rows, run_length, tr
 from services.gateway.submission.template_check import template_use, template_warnings
 from services.gateway.submission.verifier_check import VerifierCheck, check_verifiers
 from services.gateway.submission.worker_check import check_episodes, check_gpus
+from services.gateway.tracking import refused_trackers
 from services.http import Problem
 from services.http.problems import MAX_LISTED
 from services.models import ModelFolder
@@ -182,6 +183,7 @@ async def accept(
         )
     is_refused = bool(problems)
     problems += await _unfit(deps, draft)
+    problems += refused_trackers(config, deps.settings)
     if previous is not None:
         problems += changed_by_resume(config, previous.config)
     mixture = shares_of(config, datasets, previous, problems)

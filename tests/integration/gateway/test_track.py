@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.util.tensor_util import make_ndarray
 
 from services.cli.client import Gateway
-from services.cli.runs.experiment_trackers import carry
+from services.cli.runs.track import carry
 from services.contracts.records import RunState
 from services.runtime.api_key import first_key
 from services.settings import Settings
@@ -169,9 +169,14 @@ def test_a_folder_that_takes_no_more_is_named(
 
 
 def records_of(folder: Path) -> Iterator[Any]:
-    """Return the records of an offline run (LevelDB's log format: blocks of 32 KiB)."""
-    messages: Any = import_module("wandb.proto.wandb_internal_pb2")
+    """Return the records of the offline run in a folder."""
     (file,) = folder.glob("wandb/offline-run-*/run-*.wandb")
+    return records_in(file)
+
+
+def records_in(file: Path) -> Iterator[Any]:
+    """Yield the records of an offline run (LevelDB's log format: blocks of 32 KiB)."""
+    messages: Any = import_module("wandb.proto.wandb_internal_pb2")
     data, at, parts = file.read_bytes(), 7, b""
     while at + 7 <= len(data):
         if 32768 - at % 32768 < 7:
@@ -254,7 +259,7 @@ def test_an_untrackable_run_is_reported_in_a_sentence(
     missing = headrace("track", run, "--wandb", "mine")
 
     assert {one.returncode for one in (nowhere, unwritable, keyless, missing)} == {1}
-    assert "say where to: --tensorboard FOLDER, --wandb PROJECT, or both" in nowhere.stderr
+    assert "say where to: --tensorboard FOLDER, --wandb PROJECT, or another" in nowhere.stderr
     assert "cannot be written: Not a directory" in unwritable.stderr
     assert "error: wandb refuses: " in keyless.stderr
     assert "Traceback" not in keyless.stderr

@@ -180,8 +180,9 @@ async def queue(
 
 
 async def _submitted(deps: Dependencies, record: RunRecord) -> RunRecord:
-    """Keep a copy of a queued run, and return the run as the store has it."""
+    """Keep a copy of a queued run, note its trackers, and return the run as the store has it."""
     await keep_record(deps, record.id)
+    await deps.tracking.begin(record)
     # The store has added the checkpoint and the step of a run that is resumed.
     return (await detailed(deps, [await deps.store.runs.get(record.id) or record]))[0]
 

@@ -243,7 +243,11 @@ eval_freq_secs = evaluation.every validation.every
 num_generations_eval eval_n_samples_per_prompt val_kwargs.n eval.group_size evaluation.n eval.n
 evaluation.num_generations evaluation.n_samples = evaluation.samples
 eval_temperature val_kwargs.temperature = evaluation.temperature
-logging_steps logger report_to use_tensorboard use_wandb wandb wandb_project project_name
+wandb_project project_name = tracking.wandb.project tracking.trackio.project
+wandb_entity = tracking.wandb.entity
+logger report_to use_tensorboard use_wandb = tracking.wandb.project
+  Each tracker is a section of tracking: wandb, mlflow, tensorboard or trackio.
+logging_steps
 log_completions num_completions_to_print log_unique_prompts logging_dir log_val_generations =
   leave it out: every step is in metrics.jsonl of the run, with its answers, and on the page
 output_dir save_path ckpt_path default_local_dir =
@@ -333,7 +337,7 @@ use_ds_universal_ckpt disable_ds_ckpt max_ckpt_mem del_local_ckpt_after_load =
   leave it out: a checkpoint has all that its run needs, and headrace export writes the model
 log_level log_level_replica log_on_each_node logging_strategy logging_first_step
 logging_nan_inf_filter disable_tqdm debug include_tokens_per_second
-include_num_input_tokens_seen skip_memory_metrics wandb_name wandb_entity wandb_log_model wandb_org
+include_num_input_tokens_seen skip_memory_metrics wandb_name wandb_log_model wandb_org
 wandb_group perf stats_logger rollout_data_dir validation_data_dir profiler global_profiler
 trace.backend prometheus.enable enable_rollout_tracing log_agent_stats disable_log_stats
 log_completions_hub_repo =
