@@ -12,13 +12,12 @@ import pyarrow as pa
 from learner.batch.samples import TrainingSample
 from services.contracts.config.objective.algorithm import Algorithm
 from services.contracts.config.objective.terms import GAE, GlobalWhiten, ReverseKL, SequenceValue
+from services.contracts.groups.rollout import AUTO_TOKENS
 from services.contracts.groups.trajectory import TRUNCATED, TrajectoryGroup
 from services.contracts.weights import parse_version_tag
 from services.rollouts.index import RECORD, Records, dataset_key, status_key
 from services.rollouts.parts import COLUMNS, lists, rounded
 
-AUTO_TOKENS = 1 << 19
-"""Trained tokens of a step that `rollout.keep_share: auto` keeps, prompts included."""
 GOLDEN = 0.6180339887498949
 
 

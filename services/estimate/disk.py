@@ -1,6 +1,7 @@
 """The files that a run keeps on the data volume."""
 
 from services.contracts.config import RLConfig
+from services.contracts.groups.rollout import AUTO_TOKENS, TOKEN_BYTES
 from services.estimate.answer import DiskNeed
 from services.estimate.host_memory import checkpoint_bytes, published_bytes
 from services.estimate.inputs import PROMPT, Config, Model
@@ -37,6 +38,15 @@ def disk_need(config: Config, model: Model, free: int | None) -> DiskNeed:
         fits=fits,
         advice=[advice] if fits is False else [],
     )
+
+
+def rollout_bytes(config: RLConfig) -> int:
+    """Bytes that a step's rollouts take at most, from completions of all their tokens."""
+    algorithm, share = config.algorithm, config.rollout.keep_share
+    samples = algorithm.prompts_per_step * algorithm.samples_per_prompt
+    tokens = samples * (config.max_tokens + PROMPT)
+    kept = min(tokens, AUTO_TOKENS) if isinstance(share, str) else share * tokens
+    return int(kept * TOKEN_BYTES)
 
 
 def _kept(config: Config) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from services.contracts.config import RLConfig
 from services.contracts.devices import LearnerDevices
 from services.estimate.answer import DiskNeed, Estimate, HostNeed, ProcessNeed
-from services.estimate.disk import disk_need
+from services.estimate.disk import disk_need, rollout_bytes
 from services.estimate.host_memory import cpu_learner_need, host_advice, host_need
 from services.estimate.inputs import Config, Model, Worker, gigabytes
 from services.estimate.learner_memory import (
@@ -17,6 +17,8 @@ from services.estimate.learner_memory import (
 )
 from services.estimate.rollout_memory import cpu_rollout_need, rollout_advice, rollout_need
 
+MUCH = 2_000_000_000
+"""Bytes of rollouts that a submission mentions."""
 CERTAIN = 1.1
 """Estimates are within 10 %: a run that needs over 1.1 times the memory cannot fit."""
 
@@ -71,8 +73,21 @@ def estimate_run(
         host=host,
         disk=disk,
         fits=False if False in fits else None if None in fits else True,
-        notes=[*unknown, *_close(need, rollout, host, disk)],
+        notes=[*unknown, *_close(need, rollout, host, disk), *_rollouts(config)],
     )
+
+
+def _rollouts(config: Config) -> Iterator[str]:
+    """Say what the kept rollouts of a run take if that is much. They are not in the disk that the
+    run needs, because a full disk loses them and the run goes on."""
+    if isinstance(config, RLConfig) and config.training.max_steps:
+        step = rollout_bytes(config)
+        if (total := step * config.training.max_steps) >= MUCH:
+            yield (
+                f"trained answers are kept in up to {gigabytes(total)} of the data volume, "
+                f"{step / 1e6:.1f} MB a step (rollout.keep_share); if it is full, they are lost, "
+                "and the run goes on"
+            )
 
 
 def cannot_fit(need: ProcessNeed | HostNeed) -> bool:

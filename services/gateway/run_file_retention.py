@@ -43,22 +43,39 @@ class Sizes:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._measured: dict[str, tuple[float, int]] = {}
+        self._rollouts: dict[Path, tuple[int, int]] = {}
+        """By folder of rollouts: when it changed last (ns), and its bytes then."""
 
     async def of(self, runs: Collection[str]) -> dict[str, int]:
         """Bytes by run id; 0 for a run without a folder."""
         fresh = time.monotonic() - SIZE_SECONDS
         old = [run for run in runs if self._measured.get(run, (-SIZE_SECONDS, 0))[0] <= fresh]
         sizes = await anyio.to_thread.run_sync(
-            lambda: {run: folder_bytes(self._root / "runs" / run) for run in old}
+            lambda: {run: self._run_bytes(self._root / "runs" / run) for run in old}
         )
         self._measured |= {run: (time.monotonic(), size) for run, size in sizes.items()}
         return {run: self._measured[run][1] for run in runs}
 
+    def _run_bytes(self, folder: Path) -> int:
+        """Bytes of a run's folder. Its rollouts have a file for each step, so they are measured
+        again only after a file has come or gone."""
+        rollouts = folder / "rollouts"
+        try:
+            changed = rollouts.stat().st_mtime_ns
+        except OSError:
+            return folder_bytes(folder)
+        if self._rollouts.get(rollouts, (0, 0))[0] != changed:
+            self._rollouts[rollouts] = changed, folder_bytes(rollouts)
+        return folder_bytes(folder, without="rollouts") + self._rollouts[rollouts][1]
 
-def folder_bytes(folder: Path) -> int:
-    """Bytes of all files below `folder`, as they are named now."""
+
+def folder_bytes(folder: Path, without: str = "") -> int:
+    """Bytes of all files below `folder`, as they are named now. `without`: a folder in it that does
+    not count."""
     total = 0
-    for root, _, names in os.walk(folder):
+    for root, folders, names in os.walk(folder):
+        if without and root == str(folder):
+            folders[:] = [name for name in folders if name != without]
         for name in names:
             with contextlib.suppress(FileNotFoundError):
                 total += os.lstat(f"{root}/{name}").st_size

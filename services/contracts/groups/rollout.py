@@ -6,6 +6,10 @@ from pydantic import BaseModel, Field
 
 from services.contracts.scores import ScoreStatus
 
+AUTO_TOKENS = 1 << 19
+"""Trained tokens of a step that `rollout.keep_share: auto` keeps, prompts included."""
+TOKEN_BYTES = 10
+"""Bytes that a kept token takes on the disk, about."""
 EXCERPT = 400
 """Characters of a completion in a list of rollouts."""
 

@@ -10,6 +10,8 @@ from safetensors.torch import load_file
 
 from services.contracts.config import parse_config
 from services.contracts.records import RunState
+from services.rollouts.index import RolloutFilter
+from services.rollouts.reader import group, page
 from services.store import Store
 from services.volume import Volume
 from tests.integration.learner.conftest import Place
@@ -17,6 +19,15 @@ from tests.integration.learner.test_runs import SFT, add_sums, ended, rl, steps,
 from tests.integration.learner.torch_worker import eventually, serving
 
 STOPPING = "tests.integration.learner.stopping_learner"
+
+
+async def kept(place: Place, last: int) -> bool:
+    """Whether the run `second` has kept each answer of each step once."""
+    shown = page(place.data / "runs/second/rollouts", RolloutFilter(), None, 1000)
+    answers = [(row.step, row.group, row.sample) for row in shown.rollouts]
+    assert len({*answers}) == len(answers)
+    assert shown.damaged == []
+    return [step for step, _, _ in answers] == [s for s in range(last, 0, -1) for _ in range(16)]
 
 
 def gradients(folder: Path, ranks: int, budget: int, seed: int = 0) -> dict[str, torch.Tensor]:
@@ -72,6 +83,13 @@ async def test_all_ranks_leave_a_run_that_another_learner_took_and_continue(
             assert [name for name, _ in await store.runs.lineages(run)].index("another") == 1
     found = await store.ledger.audit("second")
     assert (found.trained, found.in_flight, found.problems) == (6 * 4, 0, [])
+    # Each rank keeps its share of each group.
+    await eventually(partial(kept, place, 6))
+    folder = place.data / "runs/second/rollouts"
+    assert {path.name for path in folder.glob("index*")} == {
+        "index-rank-0000.bin",
+        "index-rank-0001.bin",
+    }
     events = await store.events.read("second", "0")
     warnings = [event.data["message"] for event in events if event.kind == "warning"]
     assert any(message.startswith("algorithm.kl.type: the gradient of k1") for message in warnings)
@@ -117,6 +135,11 @@ async def test_a_run_whose_ranks_share_rows_trains_what_was_sampled(
     assert records[1].computation["parallel"] == "ddp on 2 ranks, of which 2 share each micro-batch"
     rows = steps(place, "second")
     assert len(rows) == 3
+    await eventually(partial(kept, place, 3))
+    newest = page(place.data / "runs/second/rollouts", RolloutFilter(), None, 1).rollouts[0]
+    whole = group(place.data / "runs/second/rollouts", "second", newest.step, newest.group)
+    assert whole is not None
+    assert all(len(s.advantages or []) == s.length and s.advantage is None for s in whole.samples)
     assert all(row.get("mismatch/logprob_max", 0) < 1e-3 for row in rows)
     found = await store.ledger.audit("second")
     assert (found.trained, found.in_flight, found.problems) == (3 * 4, 0, [])

@@ -394,3 +394,12 @@ def test_groups_that_are_too_large_for_redis_take_disk_space() -> None:
     routed = of(32 << 10, router={"replay": True}).disk.needed
     plain = of(16 << 10, router={"replay": False}).disk.needed
     assert routed - plain == pytest.approx(2 * 10 * 32 * 206e6, rel=0.01)
+
+
+def test_a_run_that_keeps_much_of_what_it_trains_says_how_much() -> None:
+    long = {"sampling": {"max_tokens": 4096}, "training": {"max_steps": 1000}}
+    (note,) = [n for n in estimate(THRIFTY | long, None).notes if "rollout.keep_share" in n]
+    # 524,288 tokens of 10 bytes a step.
+    assert note.startswith("trained answers are kept in up to 5.2 GB of the data volume, 5.2 MB a")
+    none = long | {"rollout": {"keep_share": 0}}
+    assert not [n for n in estimate(THRIFTY | none, None).notes if "rollout.keep_share" in n]

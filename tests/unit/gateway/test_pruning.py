@@ -144,3 +144,27 @@ def test_what_an_upload_left_whose_gateway_died_is_deleted_after_a_day(tmp_path:
     run_file_retention.remove_unfinished(tmp_path)
     assert sorted(path.name for path in folder.iterdir()) == sorted(names[1:])
     run_file_retention.remove_unfinished(tmp_path / "nothing here")
+
+
+async def test_a_runs_size_counts_rollouts_and_measures_them_only_after_a_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "runs/r/rollouts"
+    folder.mkdir(parents=True)
+    (tmp_path / "runs/r/metrics.jsonl").write_bytes(b"1234567")
+    (folder / "part-00000001-rank-0000.parquet").write_bytes(b"123")
+    measured: list[str] = []
+    folder_bytes = run_file_retention.folder_bytes
+
+    def counted(path: Path, without: str = "") -> int:
+        measured.append(path.name)
+        return folder_bytes(path, without)
+
+    monkeypatch.setattr(run_file_retention, "folder_bytes", counted)
+    monkeypatch.setattr(run_file_retention, "SIZE_SECONDS", 0.0)
+    sizes = run_file_retention.Sizes(tmp_path)
+
+    assert [await sizes.of(["r", "none"]) for _ in range(2)] == [{"r": 10, "none": 0}] * 2
+    assert measured == ["rollouts", "r", "none", "r", "none"]
+    (folder / "part-00000002-rank-0000.parquet").write_bytes(b"12345")
+    assert await sizes.of(["r"]) == {"r": 15}

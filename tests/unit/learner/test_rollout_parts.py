@@ -14,7 +14,6 @@ import torch
 from learner.batch.samples import group_samples, token_staleness
 from learner.batch.staleness import Ancestry
 from learner.metrics.rollout_rows import (
-    AUTO_TOKENS,
     TrainedGroup,
     is_kept,
     records_of,
@@ -34,6 +33,7 @@ from services.contracts.config.objective.terms import (
     ReverseKL,
     SequenceValue,
 )
+from services.contracts.groups.rollout import AUTO_TOKENS
 from services.contracts.groups.trajectory import TrajectoryGroup
 from services.rollouts.index import RolloutFilter
 from services.rollouts.reader import group as read_group
