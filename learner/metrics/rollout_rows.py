@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import torch
 
 from learner.batch.samples import TrainingSample
 from services.contracts.config.objective.algorithm import Algorithm
@@ -107,6 +108,7 @@ def _rows(
         piece = slice(int(ends[i]) - length, int(ends[i]))
         samples = [sample for sample in trained.samples if sample.number == i]
         trains = any(sample.trains for sample in samples)
+        places = places_in_loss(group, i, samples)
         spans = [(s, e, versions[tag]) for n, s, e, tag in group.spans.tolist() if n == i]
         yield shared | {
             "sample": i,
@@ -122,14 +124,13 @@ def _rows(
             "turns": None if group.turns is None else int(group.turns[i]),
             "token_ids": group.tokens[piece],
             "sampler_logprobs": _sampled(group.logprobs[piece], spans),
-            **{
-                column: over_completion(group, i, samples, attribute)
-                for column, attribute in (
-                    ("learner_logprobs", "learner_logprobs"),
-                    ("entropy", "entropy"),
-                    ("advantages", "token_advantages"),
-                )
-            },
+            "learner_logprobs": over_completion(
+                [sample.learner_logprobs for sample in samples], places, length
+            ),
+            "entropy": over_completion([sample.entropy for sample in samples], places, length),
+            "advantages": over_completion(
+                [sample.token_advantages for sample in samples], places, length
+            ),
             "versions": covering(spans, length),
             "branches": []
             if group.branches is None
@@ -140,24 +141,36 @@ def _rows(
 def decoded(ids: npt.NDArray[np.integer], texts: pa.BinaryArray) -> str:
     """Return the text of tokens, special tokens included."""
     known = np.asarray(ids)[np.asarray(ids) < len(texts)]
-    parts = texts.take(pa.array(known))
-    return b"".join(parts.to_pylist()).decode("utf-8", "replace")
+    # The bytes of a binary array lie side by side: no Python object a token.
+    _, offsets, data = texts.take(pa.array(known)).buffers()
+    if data is None:
+        return ""
+    end = int(np.frombuffer(offsets, np.int32)[len(known)])
+    return data[:end].to_pybytes().decode("utf-8", "replace")
+
+
+def places_in_loss(
+    group: TrajectoryGroup, number: int, samples: Sequence[TrainingSample]
+) -> list[npt.NDArray[np.int64]]:
+    """Return the places in the completion of the tokens [k] in the loss of each conversation."""
+    return [
+        conversation.places[sample.loss_mask[conversation.prompt :].numpy()]
+        for conversation, sample in zip(group.conversations_of(number), samples, strict=True)
+    ]
 
 
 def over_completion(
-    group: TrajectoryGroup, number: int, samples: Sequence[TrainingSample], attribute: str
+    values: Sequence[torch.Tensor | None], places: Sequence[npt.NDArray[np.int64]], length: int
 ) -> npt.NDArray[np.float32] | None:
-    """Spread a value of the tokens in the loss ([k] of each conversation) over the tokens of the
-    whole completion. The others get NaN. Return None if no conversation has the value."""
-    values = np.full(int(group.lengths[number]), np.nan, np.float32)
-    has_any = False
-    for conversation, sample in zip(group.conversations_of(number), samples, strict=True):
-        of_loss = getattr(sample, attribute)
-        if of_loss is not None:
-            in_loss = sample.loss_mask[conversation.prompt :].numpy()
-            values[conversation.places[in_loss]] = of_loss.numpy()
-            has_any = True
-    return rounded(values) if has_any else None
+    """Spread `values` [k] of each conversation over the `length` tokens of the completion, to
+    their `places`. The other tokens get NaN. Return None if no conversation has values."""
+    if all(of_one is None for of_one in values):
+        return None
+    spread = np.full(length, np.nan, np.float32)
+    for of_one, at in zip(values, places, strict=True):
+        if of_one is not None:
+            spread[at] = of_one.numpy()
+    return rounded(spread)
 
 
 def covering(spans: Sequence[tuple[int, int, int]], length: int) -> list[dict[str, Any]]:
