@@ -84,7 +84,7 @@ def rollouts(
     if group is not None:
         _show_groups(api, path, answers, tokens, as_json)
     elif as_json:
-        print_json({"run": id, "rollouts": answers, "damaged": damaged})
+        print_json(answers)
     else:
         _table(answers, named.record)
 

@@ -153,6 +153,8 @@ def test_a_terminal_lists_answers_and_shows_a_group_down_to_its_tokens(
         "0 -0.500 -0.750 -0.250 0.125 1 3",
         "1 -0.500 -0.500 0.000 0.125 1",
     ]
+    rows = headrace("rollouts", run, "--limit", "1", "-o", "csv").stdout.splitlines()
+    assert [row.split(",")[:3] for row in rows] == [["step", "group", "sample"], ["2", "11", "0"]]
     whole = json.loads(headrace("rollouts", run, "--group", "11", "--json").stdout)
     assert whole["samples"][0]["completion"] == " 3€<eos>"
     file = tmp_path / "step.parquet"
