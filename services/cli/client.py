@@ -130,9 +130,9 @@ class Gateway:
         """DELETE `path`."""
         self._request("DELETE", path)
 
-    def login_link(self) -> str:
-        """Return a link that logs a browser in, once and within an hour."""
-        return f"{self.url}/#login={self.post('/v1/login')['token']}"
+    def login_link(self, path: str = "/") -> str:
+        """Return a link to `path` of the page that logs a browser in, once and within an hour."""
+        return f"{self.url}{path}#login={self.post('/v1/login')['token']}"
 
     def events(self, run: str, after: str | None = None) -> "Iterator[Event | str]":
         """Yield the events of `run` until it is final. A string is a remark about the connection.

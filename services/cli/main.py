@@ -14,16 +14,20 @@ from services.cli.command import CliCommand, Commands
 from services.cli.command_group import CommandGroup, RootGroup
 from services.cli.config import schema
 from services.cli.config.explain import explain
+from services.cli.config.init import init
 from services.cli.host.backup import backup, restore
 from services.cli.host.bench import bench
+from services.cli.host.doctor import doctor
 from services.cli.host.logs import logs
 from services.cli.host.recover import recover
 from services.cli.host.scale import scale
 from services.cli.host.up import demo, up
+from services.cli.models import models
 from services.cli.models.chat import chat
 from services.cli.models.evaluate import compare, evaluate
 from services.cli.models.evaluations import evaluations
 from services.cli.models.export import export
+from services.cli.open import open_page
 from services.cli.output import (
     INTERRUPTED,
     CliError,
@@ -62,8 +66,8 @@ root = Commands(
 )
 # In the order of `--help`.
 GROUPS: dict[str, list[Callable[..., None]]] = {
-    "Begin": [demo, up],
-    "Data and config": [recipes, explain, preview, verifiers.score],
+    "Begin": [demo, up, open_page, doctor],
+    "Data and config": [init, recipes, explain, preview, verifiers.score],
     "Train": [submit, runs, show, chains, watch, why, set_run, tag, agents, cancel, resume, rm],
     "Results": [
         metrics,
@@ -82,6 +86,7 @@ GROUPS: dict[str, list[Callable[..., None]]] = {
 }
 FAMILIES: dict[str, dict[str, typer.Typer]] = {
     "Data and config": {
+        "models": models.commands,
         "datasets": datasets.commands,
         "verifiers": verifiers.commands,
         "config": schema.commands,
@@ -90,7 +95,7 @@ FAMILIES: dict[str, dict[str, typer.Typer]] = {
 }
 """Commands that have commands of their own."""
 WITH_CONFIG = (preview, submit, resume)
-NAMES = {evaluate: "eval", set_run: "set"}
+NAMES = {evaluate: "eval", set_run: "set", open_page: "open"}
 """Commands that have another name than their function, which would hide Python's own."""
 for group, commands in GROUPS.items():
     for command in commands:
