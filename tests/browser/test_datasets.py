@@ -11,9 +11,7 @@ from tests.integration.gateway.servers import RedisServer
 from tests.integration.gateway.test_policy import Worker
 
 
-def test_a_file_is_looked_at_mapped_and_uploaded_and_its_rows_are_shown(
-    page: Page, tmp_path: Path
-) -> None:
+def test_an_upload_shows_columns_first_and_rows_after(page: Page, tmp_path: Path) -> None:
     file = tmp_path / "sums.jsonl"
     rows = [{"task": f"{n} + 1", "result": str(n + 1), "level": "easy"} for n in range(30)]
     file.write_text("".join(json.dumps(row) + "\n" for row in [*rows, rows[0]]))

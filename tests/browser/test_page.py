@@ -23,7 +23,7 @@ VIEWS = (
         "/runs/11ve11ve",
         "/runs/11ve11ve/rollouts",
         "/runs/11ve11ve/rollouts?group=120/240",
-        "/runs/11ve11ve/config",
+        "/runs/11ve11ve/config?edit=1",
     ),
     *("/runs/11ve11ve/events", "/runs/11ve11ve/workers", "/runs/fa11ed00", "/workers"),
     *("/compare?runs=5eed0000&runs=5eed0001", "/compare?runs=5eed0000&runs=5eed0001&tab=config"),

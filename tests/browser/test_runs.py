@@ -233,3 +233,24 @@ def test_a_keyboard_alone_finds_a_run_and_reads_its_config(page: Page) -> None:
             break
     page.keyboard.press("Enter")
     expect(page.locator("table.config")).to_be_visible()
+
+
+def test_a_live_run_is_renamed_tagged_and_given_more_steps(
+    page: Page, gateway: GatewayProcess
+) -> None:
+    page.goto("/runs/11ve11ve")
+    page.get_by_role("button", name="Edit").click()
+    form = page.get_by_label("Edit the run")
+    form.get_by_label("Tags").fill("baseline, kept")
+    form.get_by_label("Notes").fill("The one to beat")
+    form.get_by_label("Steps", exact=True).fill("300")
+    form.get_by_role("button", name="Save").click()
+
+    expect(form).to_have_count(0)
+    expect(page.get_by_label("What the run is")).to_contain_text("The one to beat")
+    expect(page.get_by_label("Changes since the submission")).to_contain_text("200 → 300")
+    with gateway.client() as api:
+        changed = api.get("/v1/runs/11ve11ve").json()
+        api.patch("/v1/runs/11ve11ve", json={"max_steps": 200, "tags": []})
+    assert changed["tags"] == ["baseline", "kept"]
+    assert changed["config"]["training"]["max_steps"] == 300

@@ -16,7 +16,7 @@ def test_a_run_is_submitted_again_with_one_key_changed(page: Page, gateway: Gate
     with gateway.client() as api:
         before = api.get(f"/v1/runs/{FROM}").json()["config"]
     sent = checked.value.request.post_data_json["config"]
-    # What the form sends is short, and means the whole config of that run.
+    # The form sends little, which means the whole config of that run.
     assert set(sent) == {"model", "data", "optimizer"}
     before["data"]["dataset"] = checked.value.json()["config"]["data"]["dataset"]  # now its id
     assert checked.value.json()["config"] == before

@@ -87,6 +87,7 @@ type With<M extends Method> = { [P in keyof paths]: paths[P][M] extends { respon
 
 export const get = <P extends With<"get">>(route: P, asked: Asked<Operation<P, "get">> = {}) => call("get", route, asked);
 export const post = <P extends With<"post">>(route: P, asked: Asked<Operation<P, "post">> = {}) => call("post", route, asked);
+export const patch = <P extends With<"patch">>(route: P, asked: Asked<Operation<P, "patch">> = {}) => call("patch", route, asked);
 export const remove = <P extends With<"delete">>(route: P, asked: Asked<Operation<P, "delete">> = {}) =>
   call("delete", route, asked);
 

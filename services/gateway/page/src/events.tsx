@@ -70,7 +70,7 @@ export function Events({ run }: { run: string }) {
       {!listed.length && <p class="quiet empty">No event is kept.</p>}
       <ol class="events">
         {listed.map((event) => (
-          <li key={event.id} class={isBad(event) ? "bad" : event.kind}>
+          <li key={event.id} class={isBad(event) ? "bad" : undefined}>
             <time dateTime={new Date(event.time * 1000).toISOString()} title={moment(event.time)}>{clock(event.time)}</time>
             <span class="kind">{event.kind}</span>
             <span>{said(event)}</span>
@@ -94,5 +94,13 @@ function said({ kind, data }: Event): string {
   if (kind === "worker") return `${text("worker")} ${text("state")}: ${text("detail")}`;
   if (kind === "warning") return text("message");
   if (kind === "checkpoint") return `step ${text("step")}: ${text("directory")}`;
+  if (kind === "edit") return edited(data);
   return JSON.stringify(data);
+}
+
+/** A change of the run: what was asked for, or the step from which the learner has it. */
+function edited({ by, changes, step, values }: Record<string, unknown>): string {
+  if (values) return `from step ${String(step)}: ${Object.entries(values).map(([key, value]) => `${key} ${JSON.stringify(value)}`).join(", ")}`;
+  const all = Object.entries((changes ?? {}) as Record<string, { from: unknown; to: unknown }>);
+  return `${String(by)} changed ${all.map(([key, { from, to }]) => `${key} from ${JSON.stringify(from)} to ${JSON.stringify(to)}`).join(", ")}`;
 }

@@ -4,6 +4,7 @@ import { useEffect } from "preact/hooks";
 import { type Run, type RunRecord, get, post, remove, send } from "./api";
 import { Charts } from "./charts";
 import { ConfigTable, changes, written } from "./config";
+import { Edit, EditButton, Edits } from "./edit";
 import { Evaluations } from "./evaluations";
 import { Events, checkpoints, follow } from "./events";
 import { ago, bytes, duration, moment, number } from "./format";
@@ -53,10 +54,10 @@ function One({ id }: { id: string }) {
   }
   // The stream has newer values than the record, which is read when the state changes.
   const newest = summary && summary.id === record.id ? summary : record;
-  return <Shown record={{ ...record, ...newest }} />;
+  return <Shown record={{ ...record, ...newest }} again={again} />;
 }
 
-function Shown({ record }: { record: RunRecord }) {
+function Shown({ record, again }: { record: RunRecord; again: () => void }) {
   const wanted = parts.value[2];
   const fallback: Tab = record.state === "failed" && !record.step ? "rollouts" : "charts";
   const tab = isTab(wanted) ? wanted : fallback;
@@ -77,7 +78,9 @@ function Shown({ record }: { record: RunRecord }) {
         <Actions run={record} />
       </header>
       <Status run={record} isOver={isOver} />
+      <Edit run={record} done={again} />
       <Chips run={record} />
+      <Edits run={record} />
       <Warnings run={record} />
       <nav class="tabs" aria-label="Parts of the run">
         {TABS.filter((name) => label(name)).map((name) => (
@@ -192,6 +195,7 @@ function Actions({ run }: { run: RunRecord }) {
   );
   return (
     <span class="actions">
+      <EditButton />
       {!isOver && run.state !== "cancelling" && (
         <Action
           label="Cancel"
