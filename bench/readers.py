@@ -56,7 +56,10 @@ class Clients:
     async def work(self) -> None:
         """Wait for the run, then listen and read until cancelled."""
         # The gateway and the run begin in other processes.
-        while not await self._is_there():  # noqa: ASYNC110
+        while await self._status() is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        print("ready", flush=True)
+        while await self._status() != 200:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         self.began = self._due = time.perf_counter()
         async with asyncio.TaskGroup() as group:
@@ -72,15 +75,16 @@ class Clients:
         head = f"Host: {self._address.netloc}\r\nAuthorization: Bearer {self._key}\r\n"
         return f"GET {path} HTTP/1.1\r\n{head}\r\n".encode()
 
-    async def _is_there(self) -> bool:
+    async def _status(self) -> int | None:
+        """Return the status of a request for the run; None without a gateway."""
         try:
             reader, writer = await self._open()
         except ConnectionError:
-            return False
+            return None
         writer.write(self._request(f"/v1/runs/{RUN}"))
         line = await reader.readline()
         writer.close()
-        return b" 200 " in line
+        return int(line.split()[1])
 
     async def _listen(self) -> None:
         reader, writer = await self._open()
@@ -139,6 +143,9 @@ def read_by_clients(redis_url: str, folder: Path) -> Iterator[dict[str, float]]:
         url = f"http://127.0.0.1:{port}"
         clients = _started(["bench.readers", "--clients", url, key], environment)
         try:
+            assert clients.stdout is not None
+            if clients.stdout.readline() != b"ready\n":
+                raise BenchFailed("the clients found no gateway; their errors are above")
             yield rates
             clients.terminate()
             output, _ = clients.communicate(timeout=30)
