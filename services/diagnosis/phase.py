@@ -24,7 +24,8 @@ def phase(run: RunSummary, workers: Sequence[WorkerRecord]) -> str:
         return "the learner loads the model" + (f"; {starts}" if starts else "")
     if starts:
         return starts
-    if run.kind == "rl" and not any(worker.state not in NOT_SERVING for worker in workers):
+    here = [worker for worker in workers if worker.run == run.id]
+    if run.kind == "rl" and all(worker.state in NOT_SERVING for worker in here):
         return "waits for a worker"
     if run.max_steps is not None and run.step >= run.max_steps:
         return "evaluates" if run.max_steps == 0 else "ends: last evaluation and checkpoint"

@@ -16,7 +16,8 @@ def a_run(state: str, **fields: Any) -> RunSummary:
 
 
 def a_worker(state: str, **fields: Any) -> WorkerRecord:
-    return WorkerRecord(id=f"w-{state}", pool="p", host="h", pid=1, state=state, **fields)
+    values = {"run": "r"} | fields
+    return WorkerRecord(id=f"w-{state}", pool="p", host="h", pid=1, state=state, **values)
 
 
 STARTS = a_worker("starting", starting_seconds=40.2, usual_start_seconds=109.8)
@@ -40,6 +41,7 @@ FIRST_START = a_worker("starting", starting_seconds=12.0)
         (a_run("running"), [a_worker("starting")], "vLLM is about to start"),
         (a_run("running"), [], "waits for a worker"),
         (a_run("running"), [a_worker("unhealthy")], "waits for a worker"),
+        (a_run("running"), [a_worker("idle", run=None)], "waits for a worker"),
         (a_run("running", step=11), [STARTS, a_worker("generating")], "trains step 12 of 200"),
         (a_run("running", step=11, kind="sft"), [], "trains step 12 of 200"),
         (a_run("running", step=11, max_steps=None, kind="sft"), [], "trains step 12"),
