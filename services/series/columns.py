@@ -333,6 +333,10 @@ def _newest(folder: Path, columns: RunColumns | None) -> RunColumns:
     if columns.unsaved > UNSAVED_ROWS + columns.rows // UNSAVED_SHARE:
         try:
             columns.save(folder / FILE)
+            # The file is mapped: columns that nobody draws take no memory.
+            mapped = RunColumns.saved(folder / FILE)
+            if mapped.tag == columns.tag:
+                columns = mapped
         except OSError as error:
             log.debug("columns of metrics stay in memory", run=folder.name, reason=str(error))
             # It is tried again once there are as many new rows.
