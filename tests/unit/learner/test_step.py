@@ -257,3 +257,34 @@ def test_a_batch_that_is_stopped_leaves_neither_an_update_nor_a_gradient() -> No
     for name, parameter in model.model.named_parameters():
         assert parameter.grad is None
         assert torch.equal(parameter, before[name])
+
+
+def test_samples_keep_the_log_probabilities_and_entropies_of_the_first_pass() -> None:
+    loaded = tiny_model()
+    policy = TokenLogprobs(loaded.model)
+    samples = random_samples(groups=4, per_group=3)
+    trained = [sample for sample in samples if sample.trains]
+    batches = MicroBatches(ALONE, 40)
+    set_logprobs(trained, 0.8, batches, policy, "reference_logprobs")
+    before = [sample.reference_logprobs for sample in trained]
+    parts = [samples[:6], samples[6:]]
+    goal = objective(minibatches=2, epochs_per_batch=2)
+    state = state_of(policy, Optimizers(loaded.model, AdamW(lr=1e-2)))
+
+    train_batch(state, [*parts, *reversed(parts)], goal, batches, lambda _: 1.0)
+
+    gaps = []
+    for sample, logprobs in zip(trained, before, strict=True):
+        assert sample.learner_logprobs is not None
+        assert sample.entropy is not None
+        assert logprobs is not None
+        assert bool((sample.entropy > 0).all())
+        assert len(sample.entropy) == len(sample.sampler_logprobs)
+        gaps.append(float((sample.learner_logprobs - logprobs).abs().max()))
+    # The second minibatch was first passed after one update.
+    first = sum(sample.trains for sample in parts[0])
+    assert max(gaps[:first]) < 1e-5
+    assert min(gaps[first:]) > 1e-4
+    masked = [sample for sample in samples if not sample.trains]
+    assert masked
+    assert all(sample.learner_logprobs is None for sample in masked)
