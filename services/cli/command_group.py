@@ -67,7 +67,9 @@ class CommandGroup(TyperGroup):
             command = self.get_command(ctx, name)
             if command is not None and not command.hidden:
                 group = getattr(command, "rich_help_panel", None) or "Commands"
-                groups.setdefault(group, []).append((name, command.get_short_help_str(200)))
+                groups.setdefault(group, []).append(
+                    (name, command.get_short_help_str(200).rstrip("."))
+                )
         width = max((len(name) for rows in groups.values() for name, _ in rows), default=0)
         for group, rows in groups.items():
             with formatter.section(group):

@@ -72,7 +72,7 @@ def runs(
 
 
 def _print_runs(records: list[dict[str, Any]], is_filtered: bool) -> None:
-    columns = ("ID", "NAME", "KIND", "STATE", "STEP", "CREATED", "SIZE", "REASON")
+    columns = ("ID", "NAME", "KIND", "STATE", "STEP", "REWARD", "CREATED", "SIZE", "REASON")
     empty = "no runs: submit one with `headrace submit RECIPE` (see `headrace recipes`)"
     table(
         columns,
@@ -83,14 +83,24 @@ def _print_runs(records: list[dict[str, Any]], is_filtered: bool) -> None:
                 record["kind"],
                 state(record["state"]),
                 steps_done(record),
+                _reward(record),
                 ago(record["created"]),
                 "" if record["disk_bytes"] is None else size(record["disk_bytes"]),
-                escape(record["reason"]),
+                escape(record["reason"] or record.get("phase", "")),
             )
             for record in records
         ],
         "no run is like this: `headrace runs` lists all" if is_filtered else empty,
     )
+
+
+def _reward(record: dict[str, Any]) -> str:
+    """Return the newest reward of a run; for a supervised run its loss."""
+    # An older gateway tells neither.
+    reward, loss = record.get("reward"), record.get("loss")
+    if reward is not None:
+        return f"{reward:.3f}"
+    return "" if loss is None else f"loss {loss:.3f}"
 
 
 def watch(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None:

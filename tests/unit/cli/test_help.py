@@ -100,6 +100,38 @@ def test_an_unknown_command_is_answered_with_a_close_one() -> None:
     assert habits.understood_in_group(["ls"], ["add"]) is None
 
 
+def test_runs_are_listed_with_their_newest_reward_and_asked_for_by_filter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[dict[str, Any]] = []
+    record = {
+        "id": "a1",
+        "name": "mine",
+        "kind": "rl",
+        "state": "running",
+        "step": 3,
+        "max_steps": 9,
+        "created": 0,
+        "disk_bytes": None,
+        "reason": "",
+        "phase": "trains",
+    }
+    page = {"runs": [{**record, "reward": 0.25}, {**record, "loss": 1.5}, record], "next": None}
+
+    def get(api: Any, path: str, **params: Any) -> Any:
+        asked.append(params)
+        return page
+
+    monkeypatch.setattr("services.cli.client.Gateway.get", get)
+    words = ["runs", "--state", "running", "--tag", "x", "-q", "gsm8k", "-n", "2"]
+    result = CliRunner().invoke(root, words)
+    assert asked == [{"limit": 3, "state": ["running"], "name": None, "tag": ["x"], "q": "gsm8k"}]
+    rows = [line.split("\t") for line in result.stdout.splitlines()]
+    assert [row[5] for row in rows] == ["REWARD", "0.250", "loss 1.500"]
+    assert rows[1][-1] == "trains"
+    assert "there are more: --limit 0 lists all" in result.stderr
+
+
 def test_every_suggested_command_exists() -> None:
     names = {words[0] for words, _ in ALL}
     unknown = {meant for meant in habits.SUGGESTED.values() if meant.split()[0] not in names}
