@@ -254,3 +254,18 @@ def test_a_live_run_is_renamed_tagged_and_given_more_steps(
         api.patch("/v1/runs/11ve11ve", json={"max_steps": 200, "tags": []})
     assert changed["tags"] == ["baseline", "kept"]
     assert changed["config"]["training"]["max_steps"] == 300
+
+
+def test_a_run_that_is_deleted_while_it_is_shown_is_gone(
+    page: Page, act: Act, gateway: GatewayProcess
+) -> None:
+    async def end(seeds: Seeds) -> None:
+        await seeds.begin(run("de1e7ed0", "short-lived", 5, pool="gone"))
+        await seeds.store.runs.finish("de1e7ed0", "gone", "succeeded", "")
+
+    act(end)
+    page.goto("/runs/de1e7ed0")
+    expect(page.get_by_role("heading", level=1)).to_have_text("short-lived")
+    with gateway.client() as api:
+        assert api.delete("/v1/runs/de1e7ed0").status_code == 204
+    expect(page.get_by_role("heading", level=1)).to_have_text("Not found")

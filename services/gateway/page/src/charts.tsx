@@ -8,11 +8,11 @@ import { type Axis, type Series, grouped, loadSeries } from "./series";
 
 const POINTS = 500;
 const PINNED = "headrace-pinned";
-const pinned = signal<string[]>(JSON.parse(localStorage.getItem(PINNED) ?? "[]") as string[]);
+const pinned = signal<string[]>(localStorage.getItem(PINNED)?.split(" ").filter(Boolean) ?? []);
 
 function pin(name: string): void {
   pinned.value = pinned.value.includes(name) ? pinned.value.filter((other) => other !== name) : [...pinned.value, name];
-  localStorage.setItem(PINNED, JSON.stringify(pinned.value));
+  localStorage.setItem(PINNED, pinned.value.join(" "));
 }
 
 const AXES: [string, string][] = [["step", "steps"], ["time", "time"], ["tokens", "tokens"], ["samples", "samples"]];

@@ -7,7 +7,7 @@ import { clock, moment, number } from "./format";
 import { type Event, on, watched } from "./live";
 import { Problem } from "./parts";
 
-const KEPT = 500;
+const KEPT = 1000;
 const QUIET = 400; // ms without another one, after which the past has come
 
 const events = signal<Event[]>([]);

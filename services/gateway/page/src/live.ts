@@ -103,8 +103,12 @@ async function stream(signal: AbortSignal): Promise<void> {
   const runs = runsOfAll().map((run) => `run=${encodeURIComponent(run)}`);
   const headers: HeadersInit = lastId ? { "last-event-id": lastId } : {};
   const response = await fetch(`/v1/stream?${runs.join("&")}`, { headers, signal });
-  // A run that a tab shows was deleted: without it the stream goes on.
-  if (response.status === 404) wanted.clear();
+  // A run that a tab has shown was deleted: ask all tabs again what they show.
+  if (response.status === 404) {
+    wanted.clear();
+    if (watched.value.length) wanted.set(tab, watched.value);
+    channel.postMessage({ who: true } satisfies Message);
+  }
   if (!response.ok || !response.body) throw await refusalOf(response, "/v1/stream");
   // What changed between the first lists and this stream was told to nobody.
   if (!lastId) say("reset", {}, "");

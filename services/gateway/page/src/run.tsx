@@ -1,7 +1,7 @@
 // One run: what it is, what it does, why, and its tabs.
 
 import { useEffect } from "preact/hooks";
-import { type Run, type RunRecord, get, post, remove, send } from "./api";
+import { Refusal, type Run, type RunRecord, get, post, remove, send } from "./api";
 import { Charts } from "./charts";
 import { ConfigTable, changes, written } from "./config";
 import { Edit, EditButton, Edits } from "./edit";
@@ -44,7 +44,8 @@ function One({ id }: { id: string }) {
   }, [record]);
   useEffect(() => on("reset", again), []);
   useEffect(() => on("runs", ({ deleted }) => deleted.includes(id) && again()), [id]);
-  if (!record) {
+  const isGone = error instanceof Refusal && error.status === 404; // also a run that was deleted while it is shown
+  if (!record || isGone) {
     return (
       <main id="main">
         <header class="bar"><h1 tabIndex={-1}>{error ? "Not found" : "Run"}</h1></header>
