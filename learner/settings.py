@@ -5,7 +5,7 @@ from typing import Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from services.runtime.gpus import GPUsUnknown, listed_gpus, names_in
+from services.runtime.gpus import GPUsUnknown, listed_gpus, shown_in
 from services.settings import Settings
 
 RENDEZVOUS = "HEADRACE_RENDEZVOUS"
@@ -50,7 +50,7 @@ class LearnerSettings(Settings):
             return self.ranks
         names = os.environ.get("CUDA_VISIBLE_DEVICES")
         if names is not None:
-            return len(names_in(names))
+            return len(shown_in(names))
         try:
             return len(listed_gpus())
         except GPUsUnknown:

@@ -193,7 +193,8 @@ def changing(state: TrainingState) -> Iterator[torch.Tensor]:
 
 
 def _of_copies(state: TrainingState, follow: bool) -> Iterator[torch.Tensor]:
-    """Yield the weights of the copies that follow the policy, or of the copies that do not."""
+    """Yield the weights of the copies that follow the policy, or of the copies that do not; those
+    on the host (`training.offload`) and copies without a model here are left out."""
     for copy in (state.copies.reference, state.copies.lagged, state.copies.teacher):
         # With adapters the reference is the policy without its adapters, not a copy.
         if copy is None or copy.offload or not isinstance(copy.logprobs, TokenLogprobs):

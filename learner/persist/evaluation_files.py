@@ -76,8 +76,8 @@ class EvaluationFiles:
     def end(
         self, request: EvaluationRequest, state: EvaluationState, reason: str = "", parts: int = 0
     ) -> EvaluationRecord:
-        """Write the record of an ended evaluation, with the figures of its first `parts` files.
-        Raises CannotWrite."""
+        """Write the record of an ended evaluation, with the figures of its first `parts` files. The
+        state `done` becomes `failed` if these files lack rows. Raises CannotWrite."""
         run = self.store.run
         rows = measured(folder_of(self.disk.root, run, request.id), parts)
         record = record_of(run, request, state)

@@ -190,11 +190,11 @@ class Classifier:
         return rows
 
     def _pad(self, batch: list[Encoded]) -> int:
-        """Return a padding token for models that score the last token before the padding.
+        """Choose the padding token, set it in the model's config and return it: the tokenizer's
+        own, or, if it lacks one or the batch contains it, a token that occurs nowhere in the batch.
 
-        The model's own padding token may have a meaning (often the end of a message); the score
-        would then be read one token early. In that case, take a token that occurs nowhere in the
-        batch.
+        Models score the last token before the padding. If a conversation ended with the padding
+        token (often the end of a message), its score would be read one token early.
         """
         pad = self.tokenizer.pad_token_id
         used = {token for conversation in batch for token in conversation.ids}

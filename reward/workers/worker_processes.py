@@ -130,7 +130,8 @@ class Children:
         return [link.pid for link in self._links.values() if link.pid]
 
     def start_fork_server(self) -> None:
-        """Start the workers' parent. Earlier fork orders wait until it is warm. Raises OSError."""
+        """Start the workers' parent. A fork order may be sent at once: it waits until the parent is
+        warm. Raises OSError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, ExitStack() as failed:
             failed.callback(ours.close)

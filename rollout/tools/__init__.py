@@ -13,4 +13,4 @@ class ToolsAway(ConnectionError):
 
 
 class NoSession(ToolsAway):
-    """A tool is unreachable, whatever it was asked."""
+    """No session with the server of a tool could be opened, so no call has reached it."""

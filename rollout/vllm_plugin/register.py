@@ -30,5 +30,5 @@ def register() -> None:
 
     if NAME not in WeightTransferEngineFactory._registry:
         WeightTransferEngineFactory.register_engine(
-            NAME, "rollout.vllm_plugin.engine", "SafetensorsEngine"
+            NAME, "rollout.vllm_plugin.weight_engine", "SafetensorsEngine"
         )

@@ -1,6 +1,7 @@
 """From a source's columns to a `Row`: which columns are the prompt, which the answer.
 
-Pure: dictionaries in, rows out. Every refusal names the place, the problem and the way out.
+Pure: dictionaries in, rows out. `row_from` has `row_checks` check the prompt. Every refusal names
+the place, the problem and the way out.
 """
 
 import string

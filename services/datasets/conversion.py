@@ -161,8 +161,8 @@ def _other_columns(first: str, other: str, expected: set[str], columns: set[str]
 def _check_unanswered(
     place: str, source: dict[str, Any], mapping: ColumnMapping, first: str
 ) -> None:
-    """Raise DatasetError if a row has an answer and the first row, which decides the mapping, does
-    not: the answer would end up in the unmapped columns."""
+    """For a dataset whose first row, which decides the mapping, has no answer: raise DatasetError
+    if this row has one. Its answer would end up in the unmapped columns."""
     if name := guessed_answer(source, mapping.prompts):
         raise DatasetError(
             f"{first} has no answer, and {place} has one (column {name!r}): give every row one, "

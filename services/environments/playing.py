@@ -57,7 +57,7 @@ class PlayedEpisode:
 
 
 class Environment(Protocol):
-    """Plays sessions in one event loop, several at once."""
+    """Plays one episode a call. The caller makes several calls at once, in one event loop."""
 
     def serving(self) -> AbstractAsyncContextManager[None]:
         """Hold what all episodes share. Raises NoEnvironment."""

@@ -76,7 +76,8 @@ def pass_of(
 
 
 def _longest(config: Config) -> int:
-    """Tokens of the longest sequence, as far as the config says."""
+    """Tokens of the longest sequence: for RL `max_tokens` and an assumed prompt (PROMPT), for SFT
+    `max_seq_len`, or 0 if the config leaves it open."""
     if not isinstance(config, RLConfig):
         return config.data.max_seq_len or 0
     return config.max_tokens + PROMPT

@@ -176,7 +176,8 @@ class Authentication:
             return away(self.data)
 
     def _admit(self, scope: Scope, caller: Caller) -> Problem | None:
-        """Note the caller of a request, or return a 403 if the role of its key is too low."""
+        """Note the caller of a request, and give its connection the limits of a trusted one. Return
+        a 403 if the role of its key is too low."""
         trust(scope)
         scope.setdefault("state", {})["caller"] = caller
         return refusal_of(caller, scope["method"], scope["path"])

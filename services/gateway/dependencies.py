@@ -1,6 +1,5 @@
 """Dependencies of routes: the store, the data volume, and the run or dataset of a request."""
 
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -24,6 +23,7 @@ from services.gateway.reports import Reports
 from services.gateway.run_details import RunDetails
 from services.gateway.run_file_retention import Sizes
 from services.gateway.run_index import RunIndex
+from services.gateway.run_names import meant_id
 from services.gateway.sessions.dataset_rows import DatasetRows
 from services.gateway.sessions.turn_requests import Turns
 from services.gateway.settings import GatewaySettings
@@ -37,8 +37,6 @@ from services.volume import Volume
 T = TypeVar("T")
 FILES = (".jsonl", ".json", ".csv", ".parquet", ".tar")
 """How names of files end that hold datasets."""
-LISTED = 5
-"""Records of one name that an error lists."""
 
 
 @dataclass
@@ -110,42 +108,10 @@ async def _meant(
     """Return the record that `reference` means. `kind` is its word in an error: `run`, `chain`."""
     record = await get(reference)
     if record is None:
-        record = await get(_meant_id(kind, reference, await every()))
+        record = await get(meant_id(kind, reference, await every()))
     if record is None:
         raise Problem(HTTPStatus.NOT_FOUND, f"there is no {kind} {reference!r} any more")
     return record
-
-
-def _meant_id(kind: str, reference: str, records: Sequence[RunSummary | ChainRecord]) -> str:
-    """Return the id of the only record (newest first) with this name, or else of the only record
-    whose id begins so."""
-    named = [record for record in records if record.name == reference]
-    begins = [record for record in records if reference and record.id.startswith(reference)]
-    # Only runs have `resume_from`. A resumed run keeps the name, and answers to it.
-    continued = {getattr(record, "resume_from", None) for record in named}
-    meant = [record for record in named if record.id not in continued] or begins
-    if len(meant) == 1:
-        return meant[0].id
-    if meant:
-        what = f"{kind}s are called" if named else f"{kind}s have ids that begin with"
-        raise Problem(
-            HTTPStatus.CONFLICT,
-            f"{len(meant):,} {what} {reference!r}: name one by its id: {_listed(meant)}",
-        )
-    near = nearest(reference, sorted({record.name for record in records}))
-    hint = f"did you mean {near!r}?" if near else f"`headrace {kind}s` and GET /v1/{kind}s list all"
-    raise Problem(HTTPStatus.NOT_FOUND, f"there is no {kind} {reference!r}; {hint}")
-
-
-def _listed(records: Sequence[RunSummary | ChainRecord]) -> str:
-    """List the first few records, with the facts that tell them apart."""
-    first = records[:LISTED]
-    times = [
-        time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(record.created)) for record in first
-    ]
-    shown = [f"{record.id} ({record.state}, {at})" for record, at in zip(first, times, strict=True)]
-    more = len(records) - len(shown)
-    return ", ".join(shown) + (f", and {more:,} older" if more else "")
 
 
 async def open_chains(deps: Dependencies) -> list[ChainRecord]:

@@ -145,7 +145,9 @@ class Idempotency:
     async def _work(
         self, scope: Scope, body: bytes, digest: str, token: str, claim: Claim
     ) -> Answered:
-        """Have the route answer, and keep what it answers."""
+        """Have the route answer, and keep a small answer below 400 for repeats. A 4xx frees the key
+        for any request. A 5xx, a large answer and an exception end the claim: the same request may
+        be sent again."""
         keys = self.store_of().idempotency_keys
 
         async def prolong() -> None:

@@ -215,7 +215,8 @@ def _answered(answer: bytes, errors: str) -> Rendering:
 def _untokenized(
     config: RLConfig | SFTConfig, index: int, row: Row, characters: int
 ) -> RenderedRow:
-    """Return a row as text: without its tokenizer, nothing renders it."""
+    """Return a row as plain text without its middle beyond `characters`: without its tokenizer,
+    nothing renders it."""
     asked = compose(row, config.data)
     text = asked if isinstance(asked, str) else "\n\n".join(map(_turn, asked))
     return RenderedRow(

@@ -24,7 +24,8 @@ class RunDetails:
         self._workers: dict[str, tuple[float, list[WorkerRecord]]] = {}
 
     async def of(self, runs: Sequence[R]) -> list[R]:
-        """Return copies of `runs` with these fields."""
+        """Return copies of `runs` with what no record has: bytes on the disk, the time left, the
+        phase, and of a queued run its place in the queue and why it waits."""
         sizes = await self._sizes.of([run.id for run in runs])
         queued = [run for run in runs if run.state is RunState.QUEUED]
         queues = {

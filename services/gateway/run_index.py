@@ -1,9 +1,9 @@
 """Keeps the summaries of all runs in this process, newest first, for lists, searches and streams.
 
 A summary is read from Redis after its run's change was announced
-(`services/store/runs/changes.py`). A reader calls `catch_up` first, and then sees at least what
-Redis had when it called. Any number of readers share one round trip. `keep_rereading` finds what
-nobody announced.
+(`services/store/runs/changed_runs.py`). A reader calls `catch_up` first, and then sees at least
+what Redis had when it called. Any number of readers share one round trip. `keep_rereading` finds
+what nobody announced.
 """
 
 import asyncio

@@ -5,11 +5,11 @@ Nothing here knows what a process does: parts are command lines, an environment 
 address. Imports neither the processes (`learner`, `rollout`, `reward`) nor `services.cli`.
 """
 
-from services.launch.damaged_redis import discard_copy, redis_on_a_copy, use_copy
 from services.launch.data_folder import DataFolder, holder_of
 from services.launch.options import ALL_PARTS, LaunchError, UpOptions, parts_named
 from services.launch.part import Status
 from services.launch.plan import configured_redis_url
+from services.launch.redis_trial import discard_copy, redis_on_a_copy, use_copy
 from services.launch.stack import Stack, redis_of
 from services.launch.up import run
 

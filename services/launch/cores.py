@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from services.runtime.gpus import hides_gpus
 from services.runtime.threads import WAITING
 
 Cores = tuple[int, ...]
@@ -86,12 +87,16 @@ def cores_here(parts: int) -> list[int]:
     return list(first.values()) if len(first) >= parts else allowed
 
 
-def has_accelerator() -> bool:
-    """Whether this machine has an NVIDIA or AMD accelerator that is not hidden from this
-    process."""
-    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+def has_accelerator(devices: Path = Path("/dev")) -> bool:
+    """Whether this machine has an NVIDIA or AMD accelerator. An accelerator does not count if
+    CUDA_VISIBLE_DEVICES, or for AMD HIP_VISIBLE_DEVICES or ROCR_VISIBLE_DEVICES, hides it from this
+    process: the variable is empty, or begins with a negative number."""
+    if hides_gpus(os.environ.get("CUDA_VISIBLE_DEVICES")):
         return False
-    return any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/kfd").exists()
+    if any(devices.glob("nvidia[0-9]*")):
+        return True
+    amd = (os.environ.get(f"{name}_VISIBLE_DEVICES") for name in ("HIP", "ROCR"))
+    return (devices / "kfd").exists() and not any(map(hides_gpus, amd))
 
 
 def place_here(rollouts: int, ranks: int) -> CorePlan | None:

@@ -22,9 +22,9 @@ LOCK, NAMED = "up.lock", "up.json"
 """The lock, which names its holder, and the file that names the instance."""
 REDIS = "redis"
 COPY = "redis.recovering"
-"""The data folder in which `headrace recover` tries a copy of Redis' files (`damaged_redis`)."""
+"""The data folder in which `headrace recover` tries a copy of Redis' files (`redis_trial`)."""
 AGREED = "redis.recovered"
-"""The copy of Redis' files that takes their place, once the user has agreed (`damaged_redis`)."""
+"""The copy of Redis' files that takes their place, once the user has agreed (`redis_trial`)."""
 
 
 class DataFolder:

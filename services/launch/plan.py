@@ -16,6 +16,7 @@ from services.launch.options import (
     require_port,
 )
 from services.launch.part import Part, http_not_ready
+from services.launch.unreadable_redis import unreadable
 from services.runtime.api_key import (
     REDIS_PASSWORD,
     BadKeyFile,
@@ -264,7 +265,7 @@ def _redis_part(at: redis.Listening, data: Path, url: str) -> Part:
         stage=0,
         not_ready=not_ready,
         held_back=lambda: redis.disk_full(data),
-        is_final=redis.unreadable,
+        is_final=unreadable,
     )
 
 

@@ -88,7 +88,9 @@ class Scaling:
         self._supervisor = supervisor
 
     async def answer(self, request: dict[str, Any], say: Say) -> dict[str, Any]:
-        """Carry out {"scale": {"rollout": N}}. Returns when the workers have joined or left."""
+        """Carry out {"scale": {"rollout": N}}, and forget workers that were given up. Returns when
+        the workers have joined or left. Raises LaunchError if the memory is short, or one cannot
+        join."""
         wanted = number_of_workers(request, self._plan)
         # A worker that joined and was given up later no longer counts.
         for name in self._supervisor.failures.keys() & self._supervisor.parts.keys():

@@ -19,9 +19,9 @@ from services.launch.options import LaunchError, UpOptions
 from services.launch.part import Status
 from services.launch.parts_supervisor import Supervisor
 from services.launch.plan import Plan, make_keys, make_plan
-from services.launch.redis import explained
 from services.launch.scaling import Scaling
 from services.launch.supervised_part import Rules
+from services.launch.unreadable_redis import explained
 from services.runtime.api_key import first_key
 from services.runtime.process import kill_marked
 from services.settings import Settings

@@ -60,7 +60,8 @@ class Headers:
 
     def tensors(self, descriptor: int, path: Path) -> Iterator[Header]:
         """Yield each tensor of the open file. Raises UnusableFolder unless it is a whole
-        safetensors file. `path` is for messages."""
+        safetensors file, whose header leaves the folder within its limits. `path` is for
+        messages."""
         length = int.from_bytes(os.pread(descriptor, 8, 0), "little")
         self._left -= length
         if length > LARGEST_HEADER or self._left < 0:

@@ -33,7 +33,8 @@ def keep_key(data: Path, copy: KeyCopy) -> None:
 
 def mark_revoked(data: Path, digests: Collection[str]) -> None:
     """Mark the keys' copies as revoked, before Redis forgets the keys: otherwise they would look
-    lost. On a full disk the copy is deleted instead. Raises OSError."""
+    lost. A copy that cannot be written, as on a full disk, is deleted instead. Raises OSError if
+    that fails, too."""
     for path, copy in _read(data):
         if copy.digest in digests and not copy.revoked:
             try:

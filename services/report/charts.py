@@ -75,7 +75,7 @@ def draw(curves: Sequence[Curve]) -> str:
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Return two to six round numbers from `low` to `high`."""
+    """Return one to five round numbers from `low` to `high`."""
     width = bucket_width(low, high, 5)
     first = math.ceil(low / width)
     return [n * width for n in range(first, math.floor(high / width) + 1)]

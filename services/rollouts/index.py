@@ -162,7 +162,8 @@ def newest_first(
 
 
 def _of_file(path: Path, wanted: RolloutFilter, up_to: int | None) -> Iterator[tuple[int, Records]]:
-    """Yield the steps of one index file that have wanted answers, the newest first."""
+    """Yield the steps of one index file that have wanted answers, the newest first, from step
+    `up_to` down."""
     try:
         records = opened(path)
     except FileNotFoundError:  # the run is being deleted

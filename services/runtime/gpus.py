@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution, version
+from itertools import takewhile
 from pathlib import Path
 from typing import Literal
 
@@ -85,6 +86,17 @@ def names_in(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
+def shown_in(names: str) -> list[str]:
+    """Return the GPUs that `names`, a value of CUDA_VISIBLE_DEVICES, shows. A negative number ends
+    the list, as in CUDA."""
+    return list(takewhile(lambda name: not name.startswith("-"), names_in(names)))
+
+
+def hides_gpus(names: str | None) -> bool:
+    """Whether `names`, a value of CUDA_VISIBLE_DEVICES or None, hides all GPUs."""
+    return names is not None and not shown_in(names)
+
+
 def shown(gpus: Sequence[GPU]) -> dict[str, str]:
     """Return the environment that shows only `gpus` to a process; {} without GPUs."""
     if not gpus:
@@ -151,7 +163,7 @@ def visible_gpus(listed: Sequence[GPU], environment: Mapping[str, str]) -> list[
     names = environment.get("CUDA_VISIBLE_DEVICES")
     if names is None:
         return list(listed)
-    return [gpu for name in names_in(names) for gpu in listed if gpu.named_in((name,))]
+    return [gpu for name in shown_in(names) for gpu in listed if gpu.named_in((name,))]
 
 
 def gpu_count() -> int | None:
@@ -162,7 +174,7 @@ def gpu_count() -> int | None:
     names = os.environ.get("CUDA_VISIBLE_DEVICES")
     if names is not None:
         # CUDA also takes names that the driver does not list, such as parts of a GPU (MIG).
-        return sum(not name.startswith("-") for name in names_in(names))
+        return len(shown_in(names))
     try:
         return len(listed_gpus())
     except GPUsUnknown:

@@ -122,7 +122,7 @@ class StorePart:
         self._scripts = scripts
 
     async def _announce(self, run: str) -> None:
-        """Tell the readers of `runs/changes.py` that a run has changed. Call it after the
+        """Tell the readers of `runs/changed_runs.py` that a run has changed. Call it after the
         change."""
         try:
             await self._scripts.run("announce", [run])

@@ -135,13 +135,14 @@ class FetchPlan:
         self._of[ask.source].add(ask.part)
 
     def _moved(self, ask: Ask) -> int:
-        """Give the part, and with a host all parts that wait for it, to their next sources."""
+        """Give the part, and if the source is a host all parts that wait for it, to their next
+        sources. Return the most rounds through its sources that any moved part completed."""
         self._again(ask)
         moving = {ask.part} if ask.source == GATEWAY else set(self._of[ask.source])
         return max(self._advance(part) for part in moving)
 
     def _advance(self, part: int) -> int:
-        """Move a part to its next source. Avoided hosts are skipped."""
+        """Move a part to its next source; skip avoided hosts. Return its completed rounds."""
         wanted = self._wanted[part]
         self._of[wanted.sources[wanted.at]].discard(part)
         while True:

@@ -4,6 +4,6 @@ This code knows files and arrays (docs/weights.md). It imports neither torch nor
 learner, rollout workers and vLLM's processes use it.
 """
 
-from services.weights.delta import DeltaReader, DeltaWriter, Patch, Tensor, UnusableDelta
+from services.weights.delta_format import DeltaReader, DeltaWriter, Patch, Tensor, UnusableDelta
 from services.weights.full import UnusableBase, WholeVersion, apply, changes, tensor_checksum
 from services.weights.threads import in_threads

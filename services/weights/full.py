@@ -11,7 +11,7 @@ import xxhash
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from services.weights.delta import DeltaReader, Patch, UnusableDelta
+from services.weights.delta_format import DeltaReader, Patch, UnusableDelta
 
 
 class UnusableBase(ValueError):

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from rollout.vllm_plugin.engine import SafetensorsEngine, UpdateInfo, WeightTransferError
+from rollout.vllm_plugin.weight_engine import SafetensorsEngine, UpdateInfo, WeightTransferError
 
 __all__ = ["Breakable", "WeightTransferError", "full"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from rollout.vllm_plugin.engine import SafetensorsEngine, UpdateInfo, WeightTransferError
+from rollout.vllm_plugin.weight_engine import SafetensorsEngine, UpdateInfo, WeightTransferError
 from rollout.vllm_plugin.weight_file import stream
 
 __all__ = ["Patched", "UpdateInfo", "WeightTransferError"]

@@ -13,8 +13,8 @@ import msgspec
 import redis
 from redis.asyncio import Redis
 
-from services.launch.damaged_redis import increments
 from services.launch.redis import Listening, bundled_server, write_config
+from services.launch.redis_trial import increments
 from services.recovery.lost_writes import compare
 from services.recovery.record_copies import LEDGER, Commit, keep_dataset, keep_run
 from services.recovery.recover import cut_ledgers, recover

@@ -16,9 +16,9 @@ from typer.testing import CliRunner, Result
 
 from services.cli.main import root
 from services.launch import DataFolder
-from services.launch.damaged_redis import increments, use_copy
 from services.launch.data_folder import AGREED, COPY, REDIS
 from services.launch.redis import bundled_server
+from services.launch.redis_trial import increments, use_copy
 from services.recovery.record_copies import LEDGER, commits
 from tests.integration.store.scene import RUN
 from tests.security.redis_losses import begun, commit, recover_losses, server, trained
@@ -37,7 +37,7 @@ def installed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         return Path(request.param)
 
     monkeypatch.setattr("services.launch.redis.bundled_server", only)
-    monkeypatch.setattr("services.launch.damaged_redis.bundled_server", only)
+    monkeypatch.setattr("services.launch.redis_trial.bundled_server", only)
     monkeypatch.setattr("tests.security.redis_losses.bundled_server", only)
     return Path(request.param)
 

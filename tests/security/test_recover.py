@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from services.launch.damaged_redis import increments
+from services.launch.redis_trial import increments
 from services.recovery.record_copies import newest_commit
 from tests.integration.installation.conftest import RUN, SCRIPTED
 from tests.integration.installation.test_reboot import Box, box

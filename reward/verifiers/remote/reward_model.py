@@ -65,8 +65,8 @@ class RewardModel(Protocol):
 
 
 class RemoteModel:
-    """A vLLM server. The path is `/classify`, unless the URL itself ends with it or with
-    `/pooling`."""
+    """A reward model that a vLLM server serves. The path is `/classify`, unless the URL itself ends
+    with it or with `/pooling`."""
 
     ATTEMPTS = 5
     loading = False

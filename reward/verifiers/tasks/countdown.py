@@ -51,7 +51,7 @@ class Puzzle(NamedTuple):
 
 
 class CountdownVerifier(Verifier[VerifierParams]):
-    """Computes the equation. Rewards 1, 0 and a reward for the form."""
+    """Computes the equation. Rewards 1 and 0."""
 
     name = "countdown"
     description = (

@@ -203,9 +203,12 @@ def _check_variables(param: str, value: Any, run: Mapping[str, Any]) -> None:
 
 
 def _structured(format: Any, sampling: Mapping[str, Any]) -> dict[str, Any] | None:
-    """vLLM's constraint for an OpenAI `response_format`. A run with `top_k` records what each token
-    was chosen from, without those that the constraint removed, and the learner computes
-    probabilities over the same ones. Any other run would train with those over the vocabulary."""
+    """Return vLLM's constraint for an OpenAI `response_format`, None for plain text. Raises
+    SessionProblem for a wrong format or schema, in a run without `top_k`, and with temperature 0.
+
+    A run with `top_k` records the candidates that the constraint left for each token, and the
+    learner computes probabilities over them. Any other run would train with probabilities over the
+    whole vocabulary."""
     if format == {"type": "text"}:
         return None
     kind = format.get("type") if isinstance(format, dict) else None

@@ -45,8 +45,9 @@ def most_bytes(config: RLConfig) -> int:
 
 
 def most_session_bytes(config: RLConfig) -> int:
-    """Return the most bytes that the turns of one session take in Redis. Each conversation of an
-    agent brings a whole prompt, with 4 bytes a token. 16 of the longest conversations fit."""
+    """Return the most bytes that the turns of one session take in Redis: four times the estimate of
+    a finished group, and the token ids (4 bytes each) of 16 full contexts. Each conversation of an
+    agent brings a whole prompt."""
     context = config.rollout.vllm.max_model_len or USUAL_CONTEXT
     return 4 * most_bytes(config) + 16 * 4 * context
 

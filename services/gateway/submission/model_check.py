@@ -218,7 +218,9 @@ class ModelPlace(NamedTuple):
 
 
 async def _resolved(deps: Dependencies, path: str) -> ModelPlace:
-    """Find the model of `path`. Raise Problem or ValueError for an unknown model."""
+    """Find the model of `path`: a run's checkpoint, a folder, or a name that is asked of the hub.
+    Raises Problem or ValueError for an unknown model, a run that is not over, and a damaged
+    checkpoint."""
     if (name := run_named(path)) is not None:
         step = step_named(path)
         try:

@@ -63,7 +63,8 @@ class RankMeetings(StorePart):
         return reply
 
     async def put(self, pool: str, field: str, value: bytes) -> None:
-        """Tell the other ranks `value` under `field`, which begins with the id of the start."""
+        """Tell the other ranks `value` under `field`, which begins with the id of the start. All
+        fields are forgotten FORGET_SECONDS after the last call."""
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.hset(pool_key(pool, "ranks"), field, value)
             pipe.expire(pool_key(pool, "ranks"), FORGET_SECONDS)

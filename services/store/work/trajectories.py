@@ -73,7 +73,8 @@ class Trajectories(StorePart):
         return [group for group in groups if group is not None]
 
     async def _group(self, run: str, entry: str, fields: dict[bytes, bytes]) -> StreamGroup | None:
-        """Return the group of an entry. An entry that cannot be read is removed: None."""
+        """Return the group of an entry. An entry that cannot be read is logged and removed, so that
+        its task is sampled again; return None."""
         try:
             with reading(f"group {entry} of run {run}"):
                 task = str(TaskPosition.parse(fields[b"task"].decode()))

@@ -1,12 +1,13 @@
 """The cores of a host are shared out. Worked out by hand for machines from one core to sixteen."""
 
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.launch.cores import CorePlan, bound_to, cores_here, plan_cores
+from services.launch.cores import CorePlan, bound_to, cores_here, has_accelerator, plan_cores
 
 
 def machine(count: int) -> list[int]:
@@ -98,3 +99,31 @@ def test_a_worker_that_joins_gets_an_even_share_of_the_cores_that_fewest_hold() 
 def test_workers_join_where_generation_was_planned_and_else_anywhere() -> None:
     assert plan_cores(machine(4), 1, 1).generating == (0, 1)
     assert plan_cores(machine(4), 0, 1).generating == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("device", "variable", "hiding", "showing"),
+    [
+        ("nvidia0", "CUDA_VISIBLE_DEVICES", ("", "-1", "-1,0"), ("0", "GPU-1", "0,-1")),
+        ("kfd", "CUDA_VISIBLE_DEVICES", ("", "-1"), ("0",)),
+        ("kfd", "HIP_VISIBLE_DEVICES", ("", "-1"), ("0",)),
+        ("kfd", "ROCR_VISIBLE_DEVICES", ("", "-1"), ("0", "GPU-1")),
+        ("nvidia0", "HIP_VISIBLE_DEVICES", (), ("", "-1")),
+    ],
+)
+def test_an_accelerator_counts_unless_its_variable_hides_it(
+    device: str,
+    variable: str,
+    hiding: tuple[str, ...],
+    showing: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("CUDA", "HIP", "ROCR"):
+        monkeypatch.delenv(f"{name}_VISIBLE_DEVICES", raising=False)
+    assert not has_accelerator(tmp_path)
+    (tmp_path / device).touch()
+    assert has_accelerator(tmp_path)
+    for value in (*hiding, *showing):
+        monkeypatch.setenv(variable, value)
+        assert has_accelerator(tmp_path) == (value in showing), value

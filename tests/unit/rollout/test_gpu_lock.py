@@ -100,6 +100,7 @@ def test_devices_are_those_that_the_driver_lists_and_the_environment_shows(
     assert listed_gpus() == FOUR[:3]
     assert visible_gpus(FOUR, {}) == FOUR
     assert visible_gpus(FOUR, {"CUDA_VISIBLE_DEVICES": "2,GPU-0"}) == [FOUR[2], FOUR[0]]
+    assert visible_gpus(FOUR, {"CUDA_VISIBLE_DEVICES": "1,-1,0"}) == [FOUR[1]]
     assert visible_gpus(FOUR, {"CUDA_VISIBLE_DEVICES": ""}) == []
 
 
@@ -109,12 +110,12 @@ def test_a_worker_counts_the_gpus_that_cuda_shows_to_it(
     monkeypatch.setattr("services.runtime.gpus.installed_device", lambda: "cuda")
     monkeypatch.setenv("PATH", str(tmp_path))
     counts = {}
-    for names in ("", "-1", "0", "MIG-1,GPU-2"):
+    for names in ("", "-1", "0", "0,-1,1", "MIG-1,GPU-2"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", names)
         counts[names] = gpu_count()
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
 
-    assert counts == {"": 0, "-1": 0, "0": 1, "MIG-1,GPU-2": 2}
+    assert counts == {"": 0, "-1": 0, "0": 1, "0,-1,1": 1, "MIG-1,GPU-2": 2}
     assert gpu_count() is None
 
 

@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 from services.launch.data_folder import AGREED, COPY, REDIS
 from services.launch.options import UpOptions
-from services.launch.redis import UnreadableRedis, bundled_server
+from services.launch.redis import bundled_server
 from services.launch.stack import Stack
+from services.launch.unreadable_redis import UnreadableRedis
 
 MANIFEST = Path("appendonlydir", "appendonly.aof.manifest")
 """The list of Redis' files, since Redis 7."""
@@ -107,9 +108,9 @@ def _named(folder: Path, kind: str) -> list[Path]:
 
 
 def _has_snapshot(folder: Path) -> bool:
-    """Whether the commands have something to be applied to. Redis takes an empty or unnamed base
-    for an empty one, and then has halves of records. A base of commands, from Redis 6, may be
-    empty."""
+    """Whether the commands have a snapshot to be applied to. If the snapshot is empty, or the
+    manifest names none, Redis begins with no record and applies the commands: records would be
+    halves. A base that consists of commands, from Redis 6, may be empty."""
     if not (folder / MANIFEST).exists():
         return True
     return any(path.suffix != ".rdb" or path.stat().st_size for path in _named(folder, "b"))
