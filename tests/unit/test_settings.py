@@ -68,6 +68,14 @@ def test_a_secret_that_cannot_be_read_is_named_by_its_variable(
     ]
 
 
+@pytest.mark.parametrize(("shown", "ranks"), [("", 0), ("-1", 0), ("1,0", 2), ("0,-1,1", 1)])
+def test_a_learner_has_a_rank_for_each_gpu_that_cuda_shows(
+    shown: str, ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    assert LearnerSettings(ranks="gpu").count_ranks() == ranks
+
+
 def test_the_list_of_variables_has_every_variable_of_the_source() -> None:
     kinds = (GatewaySettings, LearnerSettings, RewardSettings, RolloutSettings)
     fields = {f"HEADRACE_{name.upper()}" for kind in kinds for name in kind.model_fields}
