@@ -29,7 +29,7 @@ from services.contracts.weights import WeightManifest
 from services.launch.redis import Listening, bundled_server, write_config
 from services.runtime.process import die_with
 from services.store import Store
-from services.store.work.prompts import Lease
+from services.store.work.tasks import Lease
 from services.store.work.trajectories import StreamGroup
 
 T = TypeVar("T")
@@ -124,7 +124,7 @@ class StoreWorker:
             due += period
 
     async def _lease(self, count: int) -> list[Lease]:
-        call = self.store.prompts.lease(
+        call = self.store.tasks.lease(
             RUN,
             worker=self.name,
             lineage=LINEAGE,
@@ -140,7 +140,7 @@ class StoreWorker:
         return granted.leases
 
     async def _complete(self, lease: Lease) -> None:
-        call = self.store.prompts.complete(
+        call = self.store.tasks.complete(
             RUN,
             lease.attempt,
             min_version=0,
@@ -167,7 +167,7 @@ class StoreWorker:
 
     async def _renew(self) -> None:
         attempts = [lease.attempt for lease in self._held]
-        await self._meter.time("renew", self.store.prompts.renew(RUN, attempts, LEASE_SECONDS))
+        await self._meter.time("renew", self.store.tasks.renew(RUN, attempts, LEASE_SECONDS))
 
     async def _follow(self) -> None:
         # Not timed: the call blocks until there is a version.

@@ -35,7 +35,7 @@ from services.contracts.weights import WeightManifest, version_tag
 from services.store import Store
 from services.store.errors import StreamFull
 from services.store.keys import run_key
-from services.store.work.prompts import Lease
+from services.store.work.tasks import Lease
 
 STREAM_BYTES = 1 << 20
 """The real limit of the run in Redis."""
@@ -173,7 +173,7 @@ class Simulation:
         count = to_lease(worker.limit, worker.generating, worker.waiting)
         context = PROMPT + fleet.longest
         reserve = reserve_bytes(fleet.samples, 1, fleet.longest, 9, 4 * context)
-        granted = await self._store.prompts.lease(
+        granted = await self._store.tasks.lease(
             RUN,
             worker="w",
             lineage=LINEAGE,
@@ -214,7 +214,7 @@ class Simulation:
     async def _hand_in(self, worker: SimulatedWorker, group: SimulatedGroup) -> None:
         size = self._reduced(1024 + 128 * len(group.lengths) + TOKEN_BYTES * sum(group.lengths))
         try:
-            await self._store.prompts.complete(
+            await self._store.tasks.complete(
                 RUN,
                 group.lease.attempt,
                 min_version=group.version,
@@ -231,10 +231,8 @@ class Simulation:
 
     async def _offer(self, worker: SimulatedWorker, group: SimulatedGroup, size: int) -> None:
         attempt, version = group.lease.attempt, group.version
-        prompts = self._store.prompts
-        if await prompts.stream_takes(
-            RUN, attempt, min_version=version, lineage=LINEAGE, size=size
-        ):
+        tasks = self._store.tasks
+        if await tasks.stream_takes(RUN, attempt, min_version=version, lineage=LINEAGE, size=size):
             await self._hand_in(worker, group)
         else:
             self._at(self.now + POLL_SECONDS, partial(self._offer, worker, group, size))

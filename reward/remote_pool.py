@@ -38,7 +38,7 @@ class RemoteCall:
     verifier: RemoteVerifier[Any]
     item: Item
     params: ItemParams
-    step: ItemWork = ItemWork.SCORE
+    work: ItemWork = ItemWork.SCORE
 
 
 class Calls:
@@ -103,9 +103,9 @@ class Calls:
         tasks = [
             asyncio.create_task(
                 _reference_verdict(call)
-                if call.step is ItemWork.REFERENCE
+                if call.work is ItemWork.REFERENCE
                 else self._verdict(call)
-                if call.step is ItemWork.SCORE
+                if call.work is ItemWork.SCORE
                 else self._output(call)
             )
             for call in calls

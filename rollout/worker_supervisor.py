@@ -355,7 +355,7 @@ class WorkerSupervisor:
             for worker in workers
         ):
             return False
-        return self._limit.host_may_be_at_fault or await self._store.prompts.any_finished(run.id)
+        return self._limit.host_may_be_at_fault or await self._store.tasks.any_finished(run.id)
 
 
 async def _wait(stop: asyncio.Event, seconds: float) -> None:

@@ -137,7 +137,7 @@ class Pool:
         self._items |= zip(tickets, zip(items, verdicts, strict=True), strict=True)
         self._schedule.add(
             [
-                ItemTask(ticket, item.timeout, item.on_timeout, item.step, item.slow)
+                ItemTask(ticket, item.timeout, item.on_timeout, item.work, item.slow)
                 for ticket, item in zip(tickets, items, strict=True)
             ]
         )
@@ -167,14 +167,14 @@ class Pool:
             match action:
                 case Done(ticket, verdict):
                     item, settled = self._items.pop(ticket)
-                    if item.step is ItemWork.SCORE:
+                    if item.work is ItemWork.SCORE:
                         self._metrics.items.labels(item.verifier, str(verdict.status)).inc()
                     # The request may have been cancelled meanwhile.
                     if not settled.done():
                         settled.set_result(verdict)
                 case Send(worker, task):
                     item = self._items[task.ticket][0]
-                    self._children.send(worker, WorkerJob(task.ticket, task.step, item.item))
+                    self._children.send(worker, WorkerJob(task.ticket, task.work, item.item))
                 case Stop(worker):
                     self._children.kill(worker)
                 case Kill(worker, task):
@@ -199,7 +199,7 @@ class Pool:
             "an item did not finish in time: killing its worker",
             verifier=self._verifier(task.ticket),
             seconds=task.limit,
-            step=str(task.step),
+            work=str(task.work),
             attempt=task.failures,
         )
         self._metrics.lost.labels("deadline").inc()

@@ -22,7 +22,7 @@ _ITEMS = msgspec.msgpack.Decoder(Item)
 
 class WorkerJob(msgspec.Struct, array_like=True, frozen=True):
     ticket: int
-    step: ItemWork
+    work: ItemWork
     item: msgspec.Raw
     """An `Item`, packed once by `pack_item` for all attempts to send it."""
 
@@ -116,7 +116,7 @@ class Request:
     timeout: float
     on_timeout: float | None
     slow: bool
-    step: ItemWork = ItemWork.SCORE
+    work: ItemWork = ItemWork.SCORE
 
 
 def check_for(item: Item, seconds: float) -> Request:

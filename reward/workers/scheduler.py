@@ -44,7 +44,7 @@ class ItemTask:
     """The deadline of the item, in seconds."""
     on_timeout: float | None
     """The reward after two missed deadlines. None masks the item."""
-    step: ItemWork = ItemWork.SCORE
+    work: ItemWork = ItemWork.SCORE
     slow: bool = False
     """Whether the item is known to take longer than `slow_after`."""
     failures: int = 0
@@ -162,7 +162,7 @@ class WorkerSchedule:
         assert task is not None
         # With failures, this check follows a scoring that did not finish. Without, the check was
         # all that the request asked for.
-        unproven = task.step is ItemWork.REFERENCE and task.failures > 0
+        unproven = task.work is ItemWork.REFERENCE and task.failures > 0
         if unproven and verdict.status is not ScoreStatus.ERROR:
             return [task.timed_out()]
         return [Done(task.ticket, verdict)]
@@ -178,9 +178,9 @@ class WorkerSchedule:
         if cause in (Cause.ORPHANED, Cause.UNREAD) and task.excused < EXCUSED_MAX:
             task.excused += 1
             return self._again(task)
-        if task.step is ItemWork.RUN:
+        if task.work is ItemWork.RUN:
             return [Done(task.ticket, broken(f"the program was not run: {detail}"))]
-        if task.step is ItemWork.REFERENCE:
+        if task.work is ItemWork.REFERENCE:
             late = f"did not finish in {task.limit:g} s"
             what = late if cause is Cause.DEADLINE else f"broke the verifier ({detail})"
             return [Done(task.ticket, broken(f"checking the reference alone {what}"))]
@@ -190,7 +190,7 @@ class WorkerSchedule:
             return self._again(task)
         if cause is not Cause.DEADLINE:
             return [Done(task.ticket, broken(f"the verifier's process died twice: {detail}"))]
-        task.step = ItemWork.REFERENCE
+        task.work = ItemWork.REFERENCE
         return self._again(task)
 
     def _again(self, task: ItemTask) -> list[Action]:

@@ -46,44 +46,44 @@ def work(
         job = decoder.decode(body)
         began = time.perf_counter()
         item = unpack_item(job.item)
-        verdict = verdict_on(registry[item.verifier], item, job.step)
+        verdict = verdict_on(registry[item.verifier], item, job.work)
         connection.sendall(pack(Answer(job.ticket, verdict, time.perf_counter() - began)))
 
 
-def verdict_on(verifier: Verifier[Any], item: Item, step: ItemWork) -> Verdict:
+def verdict_on(verifier: Verifier[Any], item: Item, work: ItemWork) -> Verdict:
     """Return the verdict on one item. Any exception of the verifier becomes a verdict too."""
     try:
         params = parse_params(verifier, item.params)
-        if step is ItemWork.REFERENCE:
+        if work is ItemWork.REFERENCE:
             remark = verifier.check_reference(item, params)
             return Verdict(ScoreStatus.SCORED, 0.0, remark if isinstance(remark, str) else "")
-        if step is ItemWork.RUN:
+        if work is ItemWork.RUN:
             return Verdict(ScoreStatus.SCORED, 0.0, verifier.output(item, params))
         return checked(verifier.name, verifier.score(item, params))
     except BadReferenceError as error:
         return broken(str(error))
     except MemoryError:
-        return _over_memory(verifier, item, step)
+        return _over_memory(verifier, item, work)
     except Exception as error:
         # A mistake in a user's own verifier must be seen. A mistake in ours must not pay an answer
         # that provokes it: a masked answer is better off than a wrong one.
-        if type(verifier) in BUILT_IN and _answer_is_to_blame(verifier, item, step):
+        if type(verifier) in BUILT_IN and _answer_is_to_blame(verifier, item, work):
             return failed(ScoreStatus.WRONG, UNJUDGED + brief(error))
         return broken(f"verifier {verifier.name!r} broke: {brief(error)}")
 
 
-def _over_memory(verifier: Verifier[Any], item: Item, step: ItemWork) -> Verdict:
+def _over_memory(verifier: Verifier[Any], item: Item, work: ItemWork) -> Verdict:
     """Blame the item that hits the limit: the limit is on what one item may add."""
-    if step is ItemWork.RUN:
+    if work is ItemWork.RUN:
         return broken("running the program takes more memory than a worker has")
-    if _answer_is_to_blame(verifier, item, step):
+    if _answer_is_to_blame(verifier, item, work):
         return failed(ScoreStatus.WRONG, "memory_limit")
     return broken("checking the reference alone takes more memory than a worker has")
 
 
-def _answer_is_to_blame(verifier: Verifier[Any], item: Item, step: ItemWork) -> bool:
+def _answer_is_to_blame(verifier: Verifier[Any], item: Item, work: ItemWork) -> bool:
     """Tell whether the answer is to blame, because its reference alone can be checked."""
-    if step is not ItemWork.SCORE:
+    if work is not ItemWork.SCORE:
         return False
     return verdict_on(verifier, item, ItemWork.REFERENCE).status is not ScoreStatus.ERROR
 

@@ -32,7 +32,7 @@ from services.contracts.sessions import Turn
 from services.runtime.logs import get_logger
 from services.store.agents.calls import Claimed
 from services.store.agents.sessions import Opened, PlayedSession
-from services.store.work.prompts import Lease
+from services.store.work.tasks import Lease
 from services.volume import DamagedFile, GatewayAway
 
 log = get_logger(__name__)

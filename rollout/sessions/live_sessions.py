@@ -30,7 +30,7 @@ from services.contracts.weights import WeightManifest
 from services.runtime.logs import get_logger
 from services.runtime.panics import panics_as
 from services.store.agents.live import LiveSession
-from services.store.work.prompts import Lease
+from services.store.work.tasks import Lease
 from services.volume import GatewayAway
 
 log = get_logger(__name__)
@@ -70,7 +70,7 @@ class LiveSessionTasks:
         count = AT_ONCE - len(self._leases)
         if count <= 0:
             return "full"
-        granted = await self._store.prompts.lease(
+        granted = await self._store.tasks.lease(
             run,
             worker=self._context.worker,
             lineage=live.lineage,

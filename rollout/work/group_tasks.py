@@ -28,7 +28,7 @@ from services.contracts.rows.curriculum import sampled as curriculum_samples
 from services.contracts.weights import WeightManifest
 from services.runtime.logs import get_logger
 from services.runtime.panics import panics_as
-from services.store.work.prompts import Lease
+from services.store.work.tasks import Lease
 from services.volume import GatewayAway
 
 log = get_logger(__name__)
@@ -105,15 +105,15 @@ class GroupTasks:
 
     async def _sample(self, lease: Lease, live: WeightManifest, row: TaskRow) -> None:
         context, leased_at = row.dataset.context, time.time()
-        config, leases, prompts = context.config, self._leases, self._leases.prompts
-        if config.data.filter is not None and await leases.ask(prompts.prompt_filtered, row.key):
+        config, leases, tasks = context.config, self._leases, self._leases.tasks
+        if config.data.filter is not None and await leases.ask(tasks.prompt_filtered, row.key):
             await leases.drop(lease.attempt, "filtered_prompt", f"{row} (data.filter)")
             return
         if (curriculum := config.data.curriculum) is not None:
-            rate = await leases.ask(prompts.pass_rate, row.key)
+            rate = await leases.ask(tasks.pass_rate, row.key)
             if not curriculum_samples(curriculum, rate, config.training.seed, lease.task):
                 detail = f"{row} (data.curriculum: its pass rate is {rate:.2g})"
-                await leases.end(lease.attempt, prompts.skip, detail)
+                await leases.end(lease.attempt, tasks.skip, detail)
                 return
         request = SampleRequest(
             row.index,

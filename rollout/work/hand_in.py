@@ -22,7 +22,7 @@ from services.contracts.groups.trajectory import encode
 from services.contracts.weights import WeightManifest, parse_version_tag
 from services.payloads import Payloads
 from services.runtime.logs import get_logger
-from services.store.work.prompts import Lease, Passed
+from services.store.work.tasks import Lease, Passed
 
 log = get_logger(__name__)
 
@@ -70,7 +70,7 @@ class HandIn:
             if reason:
                 return await self._leases.end(
                     lease.attempt,
-                    self._leases.prompts.filter_group,
+                    self._leases.tasks.filter_group,
                     f"{row}: {reason}",
                     reward,
                     row.dataset.name,
@@ -136,7 +136,7 @@ class HandIn:
     ) -> None:
         outside = filter.outside(reward)
         if await self._leases.ask(
-            self._leases.prompts.filter_prompt,
+            self._leases.tasks.filter_prompt,
             lease.attempt,
             row.key,
             outside=outside is not None,

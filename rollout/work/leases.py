@@ -20,7 +20,7 @@ from services.runtime.logs import get_logger
 from services.runtime.tasks import end
 from services.store import Store
 from services.store.errors import StreamFull
-from services.store.work.prompts import Lease, Passed
+from services.store.work.tasks import Lease, Passed
 
 log = get_logger(__name__)
 
@@ -48,7 +48,7 @@ class _HeldLease:
 class Leases:
     def __init__(self, run: str, store: Store, ttl: float, changed: Callable[[], None]) -> None:
         self._run = run
-        self.prompts = store.prompts
+        self.tasks = store.tasks
         self._ttl = ttl
         self._changed = changed
         self._held: dict[str, _HeldLease] = {}
@@ -93,7 +93,7 @@ class Leases:
     async def ask(
         self, call: Callable[Concatenate[str, P], Awaitable[T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Return the answer to a call of `prompts` about the run."""
+        """Return the answer to a call of `store.tasks` about the run."""
         return await retry("a lease", lambda: call(self._run, *args, **kwargs))
 
     async def end(
@@ -103,7 +103,7 @@ class Leases:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """End an attempt by a call of `prompts`, and return the answer."""
+        """End an attempt by a call of `store.tasks`, and return the answer."""
         if held := self._held.get(attempt):
             held.ending = True
         return await retry("a lease", lambda: call(self._run, attempt, *args, **kwargs))
@@ -123,7 +123,7 @@ class Leases:
             try:
                 handed_in = await self.end(
                     attempt,
-                    self.prompts.complete,
+                    self.tasks.complete,
                     min_version=version,
                     lineage=lineage,
                     blob=blob,
@@ -138,7 +138,7 @@ class Leases:
             while not has_space:
                 await asyncio.sleep(SPACE_SECONDS * random.uniform(0.8, 1.2))
                 has_space = await self.ask(
-                    self.prompts.stream_takes,
+                    self.tasks.stream_takes,
                     attempt,
                     min_version=version,
                     lineage=lineage,
@@ -150,7 +150,7 @@ class Leases:
 
     async def drop(self, attempt: str, reason: str, detail: str) -> bool:
         """End the task without training it. Return False if it was no longer held."""
-        return await self.end(attempt, self.prompts.drop, reason, detail)
+        return await self.end(attempt, self.tasks.drop, reason, detail)
 
     async def release(self, attempts: list[str], cause: str = "", detail: str = "") -> None:
         """Release the tasks, so that other workers can lease them. With a `cause`, a task that
@@ -159,7 +159,7 @@ class Leases:
             if held := self._held.get(attempt):
                 held.ending = True
         if attempts:
-            await self.ask(self.prompts.release, attempts, cause=cause, detail=detail, limit=TRIES)
+            await self.ask(self.tasks.release, attempts, cause=cause, detail=detail, limit=TRIES)
 
     async def renew(self, moving: bool) -> None:
         """Renew the leases of groups in scoring and, if vLLM is `moving`, of groups in vLLM.
@@ -167,7 +167,7 @@ class Leases:
         keep = [a for a, held in self._held.items() if moving or not held.generating]
         if not keep:
             return
-        for attempt in await self.prompts.renew(self._run, keep, self._ttl):
+        for attempt in await self.tasks.renew(self._run, keep, self._ttl):
             held = self._held.get(attempt)
             if held and not held.ending:
                 log.info("lease lost", task=held.task, attempt=attempt)

@@ -34,7 +34,7 @@ class TaskSource:
         count = to_lease(self._limit(), leases.generating, len(leases) - leases.generating)
         if count == 0:
             return "full"
-        granted = await self._work.store.prompts.lease(
+        granted = await self._work.store.tasks.lease(
             context.run,
             worker=context.worker,
             lineage=live.lineage,

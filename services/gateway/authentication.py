@@ -46,7 +46,7 @@ NOT_OURS = (
 FIRST_KEY = "first key"
 """The name of the key in the data folder, as records of runs have it."""
 AGENT = "agent"
-SESSION_SECONDS = 7 * 24 * 3600
+PAGE_SESSION_SECONDS = 7 * 24 * 3600
 
 log = get_logger(__name__)
 
@@ -89,12 +89,12 @@ class Keyring:
         expected = await self._store.agent_sessions.key_of(run, attempt, index)
         return expected is not None and hmac.compare_digest(expected, digest(key))
 
-    async def session_caller(self, token: str) -> Caller | None:
+    async def page_session_caller(self, token: str) -> Caller | None:
         """Return whose session has this token, or None if none has, or its key was revoked."""
         key = await self._store.page_sessions.key_of(digest(token))
         return None if key is None else await self._known(key)
 
-    async def begin_session(self, key: str) -> str | None:
+    async def begin_page_session(self, key: str) -> str | None:
         """Begin a session for a key, or for the token of a login link. Return the session's token,
         or None if `key` is neither."""
         shown = digest(key)
@@ -104,10 +104,10 @@ class Keyring:
                 return None
             shown = linked
         token = secrets.token_urlsafe(32)
-        await self._store.page_sessions.begin("session", digest(token), shown, SESSION_SECONDS)
+        await self._store.page_sessions.begin("session", digest(token), shown, PAGE_SESSION_SECONDS)
         return token
 
-    async def end_session(self, token: str) -> None:
+    async def end_page_session(self, token: str) -> None:
         """End the session of `token`."""
         await self._store.page_sessions.end(digest(token))
 
@@ -160,7 +160,7 @@ class Authentication:
                 return self._admit(scope, caller)
             if problem := host_problem(host, self.hosts):
                 return problem
-            token = session_token(headers, port, scope["scheme"])
+            token = page_session_token(headers, port, scope["scheme"])
             method = scope["method"]
             if problem := foreign(method, headers, sure=token is not None and not is_open):
                 return problem
@@ -168,7 +168,7 @@ class Authentication:
                 return None
             if token is None:
                 return unauthorized("this gateway asks for an API key, and the request has none")
-            caller = await self.keyring_of().session_caller(token)
+            caller = await self.keyring_of().page_session_caller(token)
             if caller is None:
                 return unauthorized("the page's session has ended: log in again")
             return self._admit(scope, caller)
@@ -202,7 +202,7 @@ def cookie_name(port: str, secure: bool) -> str:
     return f"__Host-headrace-{port or 443}" if secure else f"headrace-{port or 80}"
 
 
-def session_token(headers: Headers, port: str, scheme: str) -> str | None:
+def page_session_token(headers: Headers, port: str, scheme: str) -> str | None:
     """Return the token in the page's cookie, or None."""
     cookies = cookie_parser(headers.get("cookie", ""))
     token = cookies.get(cookie_name(port, True))

@@ -14,7 +14,7 @@ from services.contracts.nearest import nearest
 from services.contracts.records import DatasetRecord, RunRecord, RunSummary
 from services.gateway.authentication import Caller, Keyring
 from services.gateway.event_followers import Followers
-from services.gateway.idempotency import Attempt
+from services.gateway.idempotency import RequestTry
 from services.gateway.live_stream import LiveStream
 from services.gateway.policy.limits import OpenCalls
 from services.gateway.previews import Previews
@@ -78,11 +78,11 @@ async def _caller(request: Request) -> Caller:
     return Caller.of(request.scope)
 
 
-async def _attempt(request: Request) -> Attempt:
-    return Attempt.of(request.scope)
+async def _request_try(request: Request) -> RequestTry:
+    return RequestTry.of(request.scope)
 
 
-AttemptDep = Annotated[Attempt, Depends(_attempt)]
+RequestTryDep = Annotated[RequestTry, Depends(_request_try)]
 CallerDep = Annotated[Caller, Depends(_caller)]
 
 

@@ -1,8 +1,8 @@
 """ASGI middleware for the header `Idempotency-Key`: a repeated request does its work once, and gets
 the first answer again, whichever gateway it reaches.
 
-A gateway that dies leaves the key to the next attempt after a few seconds. That attempt has the
-same seed. Routes make ids from it, so they find what the first attempt has made.
+A gateway that dies leaves the key to the next try after a few seconds. That try has the
+same seed. Routes make ids from it, so they find what the first try has made.
 """
 
 import asyncio
@@ -51,19 +51,19 @@ log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class Attempt:
-    """One try of a request."""
+class RequestTry:
+    """One try of a request with an Idempotency-Key."""
 
     seed: str
-    """32 hex digits, the same for each attempt of a request."""
+    """32 hex digits, the same for each try of a request."""
     is_repeated: bool = False
-    """Whether an earlier attempt broke off: it may have done the work."""
+    """Whether an earlier try broke off: it may have done the work."""
 
     @classmethod
-    def of(cls, scope: Scope) -> "Attempt":
-        """Return the attempt of a request; without the header it is the only one."""
-        attempt: Attempt | None = scope["state"].get("attempt")
-        return attempt or cls(secrets.token_hex(16))
+    def of(cls, scope: Scope) -> "RequestTry":
+        """Return the try of a request; without the header it is the only one."""
+        request_try: RequestTry | None = scope["state"].get("request_try")
+        return request_try or cls(secrets.token_hex(16))
 
     @property
     def id(self) -> str:
@@ -139,7 +139,7 @@ class Idempotency:
             log.info("answered again", path=scope["path"], status=claim.status)
             replayed = (REPLAYED.lower().encode(), b"true")
             return Answered(claim.status, [*claim.headers, replayed], claim.body)
-        scope["state"]["attempt"] = Attempt(claim.seed, claim.is_repeated)
+        scope["state"]["request_try"] = RequestTry(claim.seed, claim.is_repeated)
         return await self._work(scope, body, digest, token, claim)
 
     async def _work(
@@ -162,7 +162,7 @@ class Idempotency:
         try:
             answer = await _answered(self.app, scope, body)
             if claim.is_repeated and scope["method"] == "DELETE" and answer.status == 404:
-                # The attempt that broke off had deleted it.
+                # The try that broke off had deleted it.
                 answer = Answered(HTTPStatus.NO_CONTENT, [], b"")
         except BaseException:
             await end([prolonging])
@@ -177,7 +177,7 @@ class Idempotency:
             else:
                 await keys.finish(digest, token, _kept(scope, answer))
         except RedisError as error:
-            # The claim lapses, and the next attempt finds what this one has made.
+            # The claim lapses, and the next try finds what this one has made.
             log.warning("an answer is not kept", error=type(error).__name__)
         return answer
 
@@ -203,7 +203,7 @@ async def _answered(app: ASGIApp, scope: Scope, body: bytes) -> Answered:
 
 
 def _kept(scope: Scope, answer: Answered) -> Answered:
-    """Return the answer that later attempts get. No secret is kept in Redis."""
+    """Return the answer that later tries get. No secret is kept in Redis."""
     if scope["path"].rstrip("/") != SECRET:
         return answer
     made = Problem(

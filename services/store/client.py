@@ -32,7 +32,7 @@ from services.store.scripts import Scripts
 from services.store.server.dumps import Dumps
 from services.store.server.durability import check_durability
 from services.store.work.evaluations import StoredEvaluations
-from services.store.work.prompts import Prompts
+from services.store.work.tasks import Tasks
 from services.store.work.trajectories import Trajectories
 from services.store.work.weights import Weights
 from services.store.work.workers import Workers
@@ -68,7 +68,7 @@ class Store:
         self.policy_calls = PolicyCalls(redis, scripts)
         self.pools = Pools(redis, scripts, self.runs)
         self.rank_meetings = RankMeetings(redis, scripts)
-        self.prompts = Prompts(redis, scripts, self.runs.fail)
+        self.tasks = Tasks(redis, scripts, self.runs.fail)
         self.page_sessions = PageSessions(redis, scripts)
         self.trajectories = Trajectories(redis, scripts)
         self.dumps = Dumps(redis, scripts, self.runs)

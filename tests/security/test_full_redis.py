@@ -13,7 +13,7 @@ from services.contracts.records import RunRecord, RunState, WorkerRecord
 from services.launch import Stack, UpOptions
 from services.runtime.api_key import authorization
 from services.store import RedisFull, Store
-from services.store.work.prompts import Passed
+from services.store.work.tasks import Passed
 from tests.integration.gateway.servers import GatewayProcess, RedisServer
 from tests.integration.installation.conftest import SCRIPTED
 from tests.integration.learner.test_runs import SFT, add_sums, ended, submit
@@ -69,9 +69,9 @@ async def test_what_keeps_and_ends_a_run_works_in_a_full_redis_and_the_rest_says
         await store.events.add(RUN, "warning", {})
     await store.check_schema()
     # Calls are whole: a refused call changed nothing, and a finished group is completed.
-    assert await store.prompts.renew(RUN, [one.attempt, two.attempt], 60) == []
+    assert await store.tasks.renew(RUN, [one.attempt, two.attempt], 60) == []
     assert await scene.complete(one)
-    assert await store.prompts.release(RUN, [two.attempt]) == 0
+    assert await store.tasks.release(RUN, [two.attempt]) == 0
     await store.workers.heartbeat(worker.model_copy(update={"state": "generating"}))
     assert [seen.state for seen in await store.workers.list("default")] == ["generating"]
     await store.runs.set_state(RUN, RunState.PAUSED, "Redis has no memory left")
@@ -100,7 +100,7 @@ async def test_a_commit_which_makes_room_works_in_a_full_redis_also_with_a_curri
     await limit(raw, 1)
 
     assert await scene.commit(1) == 1
-    assert await store.prompts.pass_rate(RUN, "0") == 0.5
+    assert await store.tasks.pass_rate(RUN, "0") == 0.5
 
 
 async def test_the_run_pauses_with_the_reason_and_goes_on_and_headrace_up_restarts_nothing(

@@ -35,7 +35,7 @@ async def test_a_cut_file_is_noticed_by_its_commits_and_the_run_goes_on_from_its
             copied = await commit(scene, data, 2, copied)
             await scene.leased(2)
             size = one.file.stat().st_size
-            await scene.store.prompts.drop(RUN, (await scene.leased(1))[0].attempt, "too_long", "é")
+            await scene.store.tasks.drop(RUN, (await scene.leased(1))[0].attempt, "too_long", "é")
             copied = await commit(scene, data, 3, copied)
             copied = await commit(scene, data, 4, copied)
             await require_complete(scene.store, data, one.url)

@@ -29,11 +29,11 @@ from services.gateway.chains.chain_submission import (
 from services.gateway.chains.deletion import delete_chain
 from services.gateway.dependencies import (
     CHAIN_PROBLEMS,
-    AttemptDep,
     CallerDep,
     ChainDep,
     Dependencies,
     Deps,
+    RequestTryDep,
 )
 from services.gateway.paging import Cursor, Limit, Next, page_of
 from services.gateway.routes.runs.runs import UNCHANGED
@@ -81,7 +81,7 @@ async def submit(
     submission: ChainSubmission,
     answer: Response,
     caller: CallerDep,
-    attempt: AttemptDep,
+    request_try: RequestTryDep,
     dry_run: Annotated[
         bool, Query(description="Queue nothing: say what each step would be, and what it needs.")
     ] = False,
@@ -92,8 +92,8 @@ async def submit(
     if dry_run:
         answer.status_code = HTTPStatus.OK
         return await dry_run_of(deps, submission)
-    id = f"{CHAIN}{attempt.id}"
-    if attempt.is_repeated and (written := await deps.store.chains.get(id)):
+    id = f"{CHAIN}{request_try.id}"
+    if request_try.is_repeated and (written := await deps.store.chains.get(id)):
         await advance(deps, id)
         return await shown(deps, await deps.store.chains.get(id) or written)
     record, warnings, accepted = await accept_chain(deps, submission)
@@ -195,12 +195,12 @@ async def cancel(
     ),
 )
 async def resume(
-    deps: Deps, chain: ChainDep, resumption: Resumption, attempt: AttemptDep
+    deps: Deps, chain: ChainDep, resumption: Resumption, request_try: RequestTryDep
 ) -> ChainView:
     """Resume the step that failed or was cancelled: a new run continues it from its last
     checkpoint, or begins it anew if it has no checkpoint."""
-    step, run = chain.step, attempt.id
-    if attempt.is_repeated and step.run == run:
+    step, run = chain.step, request_try.id
+    if request_try.is_repeated and step.run == run:
         await advance(deps, chain.id)
         return await shown(deps, await deps.store.chains.get(chain.id) or chain)
     try:

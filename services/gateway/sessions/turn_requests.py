@@ -147,7 +147,7 @@ class Turns:
             )
         if outcome == "stale":
             detail = "its oldest token is more than rollout.max_staleness versions old"
-            await self._store.prompts.release(
+            await self._store.tasks.release(
                 session.run, [session.attempt], cause="too_slow", detail=detail
             )
         if outcome not in ("waiting", "answered", "spent"):

@@ -1,7 +1,7 @@
 """Idempotency-Keys: the requests that were answered in the last 24 hours, and their answers.
 
-An attempt claims a key, prolongs its claim while it works, and keeps its answer. If its gateway
-dies, the claim lapses, and the next attempt continues with the same seed, from which ids are made.
+A try claims a key, prolongs its claim while it works, and keeps its answer. If its gateway
+dies, the claim lapses, and the next try continues with the same seed, from which ids are made.
 """
 
 from dataclasses import dataclass
@@ -23,14 +23,14 @@ class Claim:
     """The right to work on a request."""
 
     seed: str
-    """The same for all attempts of the request."""
+    """The same for all tries of the request."""
     is_repeated: bool
-    """Whether an earlier attempt broke off: it may have done the work."""
+    """Whether an earlier try broke off: it may have done the work."""
 
 
 @dataclass(frozen=True)
 class Answered:
-    """The answer to an earlier attempt."""
+    """The answer to an earlier try."""
 
     status: int
     headers: list[tuple[bytes, bytes]]
@@ -39,7 +39,7 @@ class Answered:
 
 @dataclass(frozen=True)
 class Open:
-    """Another attempt works on the request."""
+    """Another try works on the request."""
 
     seconds: float
     """Seconds until its claim lapses."""
@@ -51,7 +51,7 @@ class IdempotencyKeys(StorePart):
     async def claim(
         self, key: str, request: str, token: str, seed: str
     ) -> Claim | Answered | Open | None:
-        """Claim a key for the attempt `token` of a request. Return None if the key is of another
+        """Claim a key for the try `token` of a request. Return None if the key is of another
         request."""
         arguments = [request, token, seed, round(LAPSE_SECONDS * 1000), KEPT_SECONDS * 1000]
         reply: Any = await self._scripts.run("idempotency_claim", arguments, digest=key)
@@ -67,12 +67,12 @@ class IdempotencyKeys(StorePart):
         return None
 
     async def renew(self, key: str, token: str) -> None:
-        """Prolong the claim of the attempt `token`."""
+        """Prolong the claim of the try `token`."""
         arguments = [token, round(LAPSE_SECONDS * 1000)]
         await self._scripts.run("idempotency_renew", arguments, digest=key)
 
     async def release(self, key: str, token: str) -> None:
-        """End a claim without an answer. The next attempt works on the request again."""
+        """End a claim without an answer. The next try works on the request again."""
         await self._scripts.run("idempotency_renew", [token, 0], digest=key)
 
     async def forget(self, key: str) -> None:

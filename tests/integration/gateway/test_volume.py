@@ -17,7 +17,7 @@ from services.payloads import PlaceAway
 from services.payloads.places import Files
 from services.runtime.process import die_with
 from services.store import Store
-from services.store.work.prompts import Lease
+from services.store.work.tasks import Lease
 from services.volume import DamagedFile, Volume
 from tests.integration.gateway.servers import (
     UPLOAD_LIMIT,

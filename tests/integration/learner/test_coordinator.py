@@ -28,7 +28,7 @@ from services.contracts.groups.payload import Owner, PayloadFile, payload_name, 
 from services.contracts.records import WorkerRecord
 from services.settings import Settings
 from services.store import Store
-from services.store.work.prompts import Lease
+from services.store.work.tasks import Lease
 from services.volume import Volume, check_file
 from tests.integration.learner.conftest import Place
 from tests.integration.learner.test_runs import add_sums, rl, submit
@@ -49,7 +49,7 @@ class Scene:
     data: Path
 
     async def lease(self, count: int, version: int = VERSION) -> list[Lease]:
-        granted = await self.store.prompts.lease(
+        granted = await self.store.tasks.lease(
             "r",
             worker="w",
             lineage=self.run.lineage,
@@ -62,7 +62,7 @@ class Scene:
         return granted.leases
 
     async def complete(self, lease: Lease, version: int = VERSION, blob: bytes = b"group") -> None:
-        assert await self.store.prompts.complete(
+        assert await self.store.tasks.complete(
             "r",
             lease.attempt,
             min_version=version,

@@ -41,7 +41,7 @@ async def in_state(store: Store, run: str, state: RunState) -> RunRecord | None:
 
 async def lease(store: Store, record: RunRecord) -> str:
     """Return why a worker that serves the newest version gets no lease."""
-    granted = await store.prompts.lease(
+    granted = await store.tasks.lease(
         record.id,
         worker="another",
         lineage=record.lineage,

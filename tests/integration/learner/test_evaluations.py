@@ -313,7 +313,7 @@ async def test_a_run_of_zero_steps_samples_no_task_and_ends_with_its_evaluation_
         ending = asyncio.create_task(
             asyncio.to_thread(coordinator.end, command, CrashLimit(place.data / "crashes", 0))
         )
-        granted = await store.prompts.lease(
+        granted = await store.tasks.lease(
             "r", worker="w", lineage=run.lineage, version=0, count=1, ttl=60, reserve_bytes=100
         )
         assert (granted.leases, granted.refusal) == ([], "admission")

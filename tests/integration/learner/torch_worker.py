@@ -78,7 +78,7 @@ class TorchWorker:
             if manifest is None or not self.follow(manifest):
                 await asyncio.sleep(0.05)
                 continue
-            granted = await self.store.prompts.lease(
+            granted = await self.store.tasks.lease(
                 self.run,
                 worker="torch",
                 lineage=manifest.lineage,
@@ -99,7 +99,7 @@ class TorchWorker:
             await asyncio.sleep(0 if granted.leases else 0.02)
 
     async def hand_in(self, attempt: str, manifest: WeightManifest, group: TrajectoryGroup) -> None:
-        await self.store.prompts.complete(
+        await self.store.tasks.complete(
             self.run,
             attempt,
             min_version=manifest.version,

@@ -11,7 +11,7 @@ from services.contracts.groups.group_lengths import GroupLengths
 from services.contracts.rows.task import TaskPosition
 from services.launch import Stack, UpOptions
 from services.store import Store
-from services.store.work.prompts import Lease
+from services.store.work.tasks import Lease
 
 
 @pytest.fixture

@@ -122,7 +122,7 @@ class StoreMachine(RuleBasedStateMachine):
         model = self.model
         version = max(model.version - behind, model.committed)
         granted = self.do(
-            self.store.prompts.lease(
+            self.store.tasks.lease(
                 self.run,
                 worker="w",
                 lineage=model.lineage,
@@ -150,17 +150,17 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.attempts)
     @rule(data=st.data(), ending=st.sampled_from(ENDINGS))
     def an_attempt_ends(self, data: st.DataObject, ending: str) -> None:
-        attempt, prompts = self._any_attempt(data), self.store.prompts
+        attempt, tasks = self._any_attempt(data), self.store.tasks
         if ending == "complete":
             self._complete(attempt, data.draw(st.integers(1, RESERVE)))
         elif ending == "drop":
-            dropped = self.do(prompts.drop(self.run, attempt.name, "bad_reference", ""))
+            dropped = self.do(tasks.drop(self.run, attempt.name, "bad_reference", ""))
             assert dropped == self.model.drop(attempt, "bad_reference")
         elif ending == "filter_group":
             self._filter_group(attempt)
         else:
             cause = data.draw(st.sampled_from(["", "verifier_error", "refused"]))
-            given = prompts.release(self.run, [attempt.name], cause=cause, limit=TRIES)
+            given = tasks.release(self.run, [attempt.name], cause=cause, limit=TRIES)
             assert self.do(given) == self.model.release(attempt, cause)
 
     @precondition(lambda self: not self.failed)
@@ -171,17 +171,17 @@ class StoreMachine(RuleBasedStateMachine):
             self._filter_group(attempt)
 
     def _filter_group(self, attempt: Attempt) -> None:
-        left = self.do(self.store.prompts.filter_group(self.run, attempt.name, "", 0.5))
+        left = self.do(self.store.tasks.filter_group(self.run, attempt.name, "", 0.5))
         assert left == self.model.filter_group(attempt)
 
     def _complete(self, attempt: Attempt, bytes: int) -> None:
         blob = b"x" * bytes
         lineage, version = attempt.version
         expected = self.model.complete(attempt, len(blob))
-        prompts = self.store.prompts
+        tasks = self.store.tasks
         where: dict[str, Any] = {"min_version": version, "lineage": lineage}
-        room = self.do(prompts.stream_takes(self.run, attempt.name, size=bytes, **where))
-        call = prompts.complete(
+        room = self.do(tasks.stream_takes(self.run, attempt.name, size=bytes, **where))
+        call = tasks.complete(
             self.run, attempt.name, blob=blob, lengths=GroupLengths(1, (1,)), **where
         )
         if expected is None:
@@ -197,7 +197,7 @@ class StoreMachine(RuleBasedStateMachine):
     def time_passes_or_an_attempt_is_renewed(self, data: st.DataObject, seconds: float) -> None:
         """Move an attempt's deadline; 0 seconds: its worker has died, or its vLLM hangs."""
         attempt = self._any_attempt(data)
-        lost = self.do(self.store.prompts.renew(self.run, [attempt.name], seconds))
+        lost = self.do(self.store.tasks.renew(self.run, [attempt.name], seconds))
         held = self.model.held.get(attempt.name)
         assert lost == ([] if held else [attempt.name])
         if held:

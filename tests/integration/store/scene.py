@@ -17,7 +17,7 @@ from services.contracts.records import DatasetRecord, DatasetSegment, RunRecord,
 from services.contracts.weights import WeightFile, WeightManifest
 from services.store import Store
 from services.store.keys import run_key
-from services.store.work.prompts import Granted, Lease, Passed
+from services.store.work.tasks import Granted, Lease, Passed
 from services.store.work.trajectories import StreamGroup
 
 RUN = "r1"
@@ -94,7 +94,7 @@ class Scene:
             "lineage": self.lineage,
             "reserve_bytes": 100,
         }
-        return await self.store.prompts.lease(
+        return await self.store.tasks.lease(
             self.run, worker="w", count=count, ttl=ttl, **given | fields
         )
 
@@ -104,12 +104,12 @@ class Scene:
         return granted.leases
 
     async def lapse(self, *leases: Lease) -> None:
-        await self.store.prompts.renew(self.run, [lease.attempt for lease in leases], 0)
+        await self.store.tasks.renew(self.run, [lease.attempt for lease in leases], 0)
 
     async def complete(
         self, lease: Lease, blob: bytes = b"group", passed: Passed | None = None
     ) -> bool:
-        return await self.store.prompts.complete(
+        return await self.store.tasks.complete(
             self.run,
             lease.attempt,
             min_version=self.version,
@@ -120,7 +120,7 @@ class Scene:
         )
 
     async def stream_takes(self, lease: Lease, size: int) -> bool:
-        return await self.store.prompts.stream_takes(
+        return await self.store.tasks.stream_takes(
             self.run, lease.attempt, min_version=0, lineage=self.lineage, size=size
         )
 

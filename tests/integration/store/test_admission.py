@@ -6,7 +6,7 @@ from services.contracts.records import RunState
 from services.contracts.rows.task import TaskPosition
 from services.store.errors import StreamFull
 from services.store.keys import run_key
-from services.store.work.prompts import Lease
+from services.store.work.tasks import Lease
 from tests.integration.store.scene import MINUTE, Scene, record, same_ids, segment, tasks
 
 # --- admission ----------------------------------------------------------------------------------
@@ -43,7 +43,7 @@ async def test_tasks_are_leased_only_for_the_runs_steps(scene: Scene) -> None:
 async def test_a_dropped_task_is_replaced_by_a_further_one(scene: Scene) -> None:
     await scene.start(eta=0, batch=2, max_steps=1)
     first, _ = await scene.leased(2)
-    await scene.store.prompts.drop("r1", first.attempt, "bad_reference", "no number")
+    await scene.store.tasks.drop("r1", first.attempt, "bad_reference", "no number")
     assert tasks(await scene.leased(1)) == [2]
 
 
@@ -127,7 +127,7 @@ async def test_a_group_waits_in_its_worker_while_the_stream_is_full(scene: Scene
     assert not await scene.stream_takes(late, 21)
 
     # The lease is held, and renewed like any other.
-    assert await scene.store.prompts.renew("r1", [late.attempt], MINUTE) == []
+    assert await scene.store.tasks.renew("r1", [late.attempt], MINUTE) == []
     groups = await scene.store.trajectories.pending("r1")
     groups += await scene.store.trajectories.read("r1", wait=0)
     await scene.plan(1, groups[:2])
@@ -165,10 +165,10 @@ async def test_a_released_group_that_waited_for_the_stream_is_leased_again(scene
     late, _ = await full(scene)
     with pytest.raises(StreamFull):
         await scene.complete(late, b"x" * 21)
-    await scene.store.prompts.release("r1", [late.attempt])
+    await scene.store.tasks.release("r1", [late.attempt])
     assert await scene.stream_takes(late, 21), "it learns that the lease is gone"
     assert not await scene.complete(late, b"x" * 21)
-    assert await scene.store.prompts.renew("r1", [late.attempt], MINUTE) == [late.attempt]
+    assert await scene.store.tasks.renew("r1", [late.attempt], MINUTE) == [late.attempt]
     assert late.task in await scene.returned()
 
 
@@ -215,7 +215,7 @@ async def test_returned_tasks_are_leased_first_in_the_runs_order(scene: Scene) -
     await scene.start(eta=9)
     leases = await scene.leased(5)
     for number in (3, 1, 2):
-        await scene.store.prompts.release("r1", [leases[number].attempt])
+        await scene.store.tasks.release("r1", [leases[number].attempt])
     again = await scene.leased(4)
     assert tasks(again) == [1, 2, 3, 5]
     assert again[0].position == leases[1].position
@@ -235,7 +235,7 @@ async def test_a_repeated_lease_gets_the_same_answer(
     """The client repeats a call that broke after Redis ran it, with the same attempt ids."""
     await scene.start(eta=9)
     for _ in range(2):
-        monkeypatch.setattr("services.store.work.prompts.secrets.token_hex", same_ids())
+        monkeypatch.setattr("services.store.work.tasks.secrets.token_hex", same_ids())
         assert tasks((await scene.lease(3)).leases) == [0, 1, 2]
     assert await scene.raw.hlen(run_key("r1", "held")) == 3
     monkeypatch.undo()
@@ -248,7 +248,7 @@ async def test_a_repeated_lease_gets_the_same_answer(
 async def drop_all(scene: Scene, count: int) -> None:
     for lease in await scene.leased(count):
         detail = f"dataset row {lease.position.index}: no number"
-        await scene.store.prompts.drop("r1", lease.attempt, "bad_reference", detail)
+        await scene.store.tasks.drop("r1", lease.attempt, "bad_reference", detail)
 
 
 async def test_a_run_fails_when_every_row_was_dropped(scene: Scene) -> None:
@@ -284,7 +284,7 @@ async def test_a_run_with_returned_tasks_is_not_exhausted(scene: Scene) -> None:
     await scene.start(rows=3, eta=9)
     (good,) = await scene.leased(1)
     await drop_all(scene, 6)
-    await scene.store.prompts.release("r1", [good.attempt])
+    await scene.store.tasks.release("r1", [good.attempt])
     assert tasks(await scene.leased(1)) == [0]
 
 
@@ -294,7 +294,7 @@ async def test_a_run_with_returned_tasks_is_not_exhausted(scene: Scene) -> None:
 async def filter_group(scene: Scene, count: int) -> None:
     for lease in await scene.leased(count):
         detail = f"dataset row {lease.position.index}: all its rewards are 0"
-        assert await scene.store.prompts.filter_group("r1", lease.attempt, detail, 0.0)
+        assert await scene.store.tasks.filter_group("r1", lease.attempt, detail, 0.0)
 
 
 async def test_a_filtered_group_frees_its_place_in_admission(scene: Scene) -> None:

@@ -7,7 +7,7 @@ from services.contracts.sessions import Call, Reward, SampledTurn, Turn, call_id
 from services.store.agents.calls import Claimed
 from services.store.agents.sessions import AT_ONCE, Opened
 from services.store.keys import sessions_key
-from services.store.work.prompts import Lease
+from services.store.work.tasks import Lease
 from tests.integration.store.scene import RUN, Scene
 
 
@@ -369,7 +369,7 @@ async def test_an_unknown_session_takes_no_calls(
 
 async def test_calls_renew_the_lease_and_a_lapsed_lease_refuses_them(scene: Scene) -> None:
     lease = await opened(scene)
-    await scene.store.prompts.renew(RUN, [lease.attempt], 60)
+    await scene.store.tasks.renew(RUN, [lease.attempt], 60)
     assert await ask(scene, lease, "one") == "waiting"
     assert await scene.store.agent_sessions.answer_of(RUN, lease.attempt, 0, "one") is None
     (claimed,) = await claim(scene)

@@ -26,8 +26,8 @@ async def busy(scene: Scene) -> None:
     await scene.plan(2, groups[2:])
     await scene.commit(2)
     four, five, _, seven, *planned = await scene.leased(6)
-    await scene.store.prompts.drop(RUN, four.attempt, "bad_reference", "")
-    await scene.store.prompts.release(RUN, [five.attempt])
+    await scene.store.tasks.drop(RUN, four.attempt, "bad_reference", "")
+    await scene.store.tasks.release(RUN, [five.attempt])
     for lease in (seven, *planned):
         await scene.complete(lease)
     groups = await scene.store.trajectories.read(RUN, wait=1)

@@ -20,7 +20,7 @@ from services.store.at_start import cannot_use
 from services.store.keys import run_key
 from services.store.runs.ranks import Agreement, Node
 from services.store.scripts import Scripts, read_scripts
-from services.store.work.prompts import Lease
+from services.store.work.tasks import Lease
 from tests.evaluating import answered, request
 from tests.integration.store.scene import MINUTE, RUN, Scene, record, segment, tasks
 from tests.integration.store.servers import (
@@ -248,24 +248,24 @@ async def whole_life(scene: Scene) -> None:
     assert await scene.stream_takes(leases[0], 1)
     assert tasks(leases) == [0, 1, 2, 3, 4, 5, 6]
     assert await store.trajectories.in_flight(RUN, "aaa") == {0: 7}
-    assert await store.prompts.renew(RUN, [lease.attempt for lease in leases], 60) == []
+    assert await store.tasks.renew(RUN, [lease.attempt for lease in leases], 60) == []
     judging = {"outside": True, "passes": 1, "max_share": 0.5}
-    assert await store.prompts.filter_prompt(RUN, leases[0].attempt, "0", **judging)  # type: ignore[arg-type]
-    assert await store.prompts.prompt_filtered(RUN, "0")
+    assert await store.tasks.filter_prompt(RUN, leases[0].attempt, "0", **judging)  # type: ignore[arg-type]
+    assert await store.tasks.prompt_filtered(RUN, "0")
     for lease in leases[:4]:
         assert await scene.complete(lease, scene.group(lease))
-    assert await store.prompts.drop(RUN, leases[4].attempt, "too_long", "")
+    assert await store.tasks.drop(RUN, leases[4].attempt, "too_long", "")
     asked = [(leases[5].task, leases[5].attempt), (999, "gone")]
     assert await store.trajectories.needed(RUN, asked) == [True, False]
-    assert not await store.prompts.skip(RUN, "gone", "")
+    assert not await store.tasks.skip(RUN, "gone", "")
     await whole_session(scene, leases[5])
     await whole_live_session(scene)
     chain = ChainRecord(id="chain-00000001", name="c", pool="default", created=1.0, steps=[])
     await store.chains.add(chain)
     assert await store.chains.open() == [chain.id]
     await store.chains.delete(chain.id)
-    assert await store.prompts.release(RUN, [leases[5].attempt]) == 0
-    assert await store.prompts.filter_group(RUN, leases[6].attempt, "", 1.0)
+    assert await store.tasks.release(RUN, [leases[5].attempt]) == 0
+    assert await store.tasks.filter_group(RUN, leases[6].attempt, "", 1.0)
     assert await store.trajectories.filtered(RUN) == (1, 1.0)
     groups = sorted(await store.trajectories.read(RUN, wait=1), key=lambda g: int(g.task[0]))
     await scene.plan(1, groups[:2])

@@ -46,7 +46,7 @@ async def busy(scene: Scene) -> None:
         await scene.complete(lease, scene.group(lease))
     await scene.leased(1)
     back = await scene.leased(1)
-    await scene.store.prompts.release(RUN, [back[0].attempt])
+    await scene.store.tasks.release(RUN, [back[0].attempt])
 
 
 async def test_a_restored_store_equals_the_one_that_was_backed_up(

@@ -7,7 +7,7 @@ import pytest
 
 from services.contracts.records import RunRecord
 from services.store.keys import run_key
-from services.store.work.prompts import Lease, Passed
+from services.store.work.tasks import Lease, Passed
 from tests.integration.store.scene import RUN, Scene, record, segment
 
 ROWS = 10
@@ -22,7 +22,7 @@ async def started(scene: Scene) -> Scene:
 
 async def note(scene: Scene, lease: Lease, row: int, outside: bool = True, **fields: Any) -> bool:
     given = {"passes": 2, "max_share": 0.2} | fields
-    return await scene.store.prompts.filter_prompt(
+    return await scene.store.tasks.filter_prompt(
         scene.run, lease.attempt, str(row), outside=outside, **given
     )
 
@@ -42,10 +42,10 @@ async def test_a_row_is_filtered_after_the_given_tasks_in_a_row_outside(
     assert not await noted(started, 4, True)
     assert not await noted(started, 5, True)
     assert not await noted(started, 4, False, True)
-    assert not await started.store.prompts.prompt_filtered(RUN, "4")
+    assert not await started.store.tasks.prompt_filtered(RUN, "4")
     assert await noted(started, 4, True)
-    assert await started.store.prompts.prompt_filtered(RUN, "4")
-    assert not await started.store.prompts.prompt_filtered(RUN, "5")
+    assert await started.store.tasks.prompt_filtered(RUN, "4")
+    assert not await started.store.tasks.prompt_filtered(RUN, "5")
 
 
 async def test_a_task_counts_once_as_its_last_attempt_noted_it(started: Scene) -> None:
@@ -54,7 +54,7 @@ async def test_a_task_counts_once_as_its_last_attempt_noted_it(started: Scene) -
     assert not await note(started, first, 4)
     assert not await note(started, first, 4)
     # Its worker dies, and another worker finds the row inside.
-    await started.store.prompts.release(RUN, [first.attempt])
+    await started.store.tasks.release(RUN, [first.attempt])
     assert not await note(started, first, 4)
     (again,) = await started.leased(1)
     assert again.task == first.task
@@ -85,7 +85,7 @@ async def test_at_most_the_share_of_rows_is_filtered(started: Scene) -> None:
 async def test_tasks_of_filtered_rows_end_in_the_ledger(started: Scene) -> None:
     await noted(started, 4, True, True)
     (lease,) = await started.leased(1)
-    assert await started.store.prompts.drop(RUN, lease.attempt, "filtered_prompt", "dataset row 4")
+    assert await started.store.tasks.drop(RUN, lease.attempt, "filtered_prompt", "dataset row 4")
     audit = await started.store.ledger.audit(RUN)
     assert (audit.tasks, audit.dropped, audit.clean) == (3, {"filtered_prompt": 1}, True)
 
@@ -106,7 +106,7 @@ async def test_a_continued_run_on_the_same_dataset_keeps_the_notes_of_rows(
     await started.take_over("bbb")
 
     same = dataset == "d"
-    assert await started.store.prompts.prompt_filtered("r2", "4") == same
+    assert await started.store.tasks.prompt_filtered("r2", "4") == same
     if same:
         # Open tasks are leased first.
         for lease in await started.leased(3):
@@ -172,24 +172,24 @@ async def last_epoch(scene: Scene) -> int:
 async def test_a_rows_pass_rate_changes_when_its_tasks_end_and_goes_on_in_a_resumed_run(
     started: Scene,
 ) -> None:
-    prompts = started.store.prompts
+    tasks = started.store.tasks
     for lease, share in zip(await started.leased(2), (0.25, 1.0), strict=True):
         assert await started.complete(lease, passed=Passed(str(lease.task), share))
-    assert await prompts.pass_rate(RUN, "0") is None
+    assert await tasks.pass_rate(RUN, "0") is None
     await started.plan(1, await started.store.trajectories.read(RUN, wait=1))
     await started.commit(1)
-    assert [await prompts.pass_rate(RUN, row) for row in "01"] == [0.25, 1.0]
+    assert [await tasks.pass_rate(RUN, row) for row in "01"] == [0.25, 1.0]
     # The commit is repeated because its reply was lost; a filtered group ends its task at once.
     await started.commit(1)
     (lease,) = await started.leased(1)
     for held in (True, False):
-        filtered = await prompts.filter_group(RUN, lease.attempt, "", 0.0, "", Passed("0", 0.75))
+        filtered = await tasks.filter_group(RUN, lease.attempt, "", 0.0, "", Passed("0", 0.75))
         assert filtered == held
     # (0.25 + 0.75) / 2
-    assert [await prompts.pass_rate(RUN, row) for row in "01"] == [0.5, 1.0]
+    assert [await tasks.pass_rate(RUN, row) for row in "01"] == [0.5, 1.0]
     skipped, open_ = await started.leased(2)
-    assert await prompts.skip(RUN, skipped.attempt, "dataset row 1 (data.curriculum)")
-    assert not await prompts.skip(RUN, skipped.attempt, "again")
+    assert await tasks.skip(RUN, skipped.attempt, "dataset row 1 (data.curriculum)")
+    assert not await tasks.skip(RUN, skipped.attempt, "again")
     assert await started.complete(open_, passed=Passed("1", 0.0))
     assert await started.store.trajectories.skipped(RUN) == 1
     audit = await started.store.ledger.audit(RUN)
@@ -201,4 +201,4 @@ async def test_a_rows_pass_rate_changes_when_its_tasks_end_and_goes_on_in_a_resu
     await started.store.runs.submit(record("r2", batch=2, eta=19, resume_from=RUN))
 
     # Tasks after the last checkpoint are sampled again, and have not counted.
-    assert [await prompts.pass_rate("r2", row) for row in "01"] == [0.5, 1.0]
+    assert [await tasks.pass_rate("r2", row) for row in "01"] == [0.5, 1.0]

@@ -245,7 +245,7 @@ async def test_a_supervised_run_commits_without_plans(scene: Scene) -> None:
 async def test_a_commit_forgets_how_often_its_tasks_failed(scene: Scene) -> None:
     await scene.start(batch=1, eta=9)
     (lease,) = await scene.leased(1)
-    await scene.store.prompts.release(RUN, [lease.attempt], cause="refused")
+    await scene.store.tasks.release(RUN, [lease.attempt], cause="refused")
     (stale,) = await scene.finished(1)
     await scene.store.trajectories.requeue(RUN, scene.fencing_token, [stale.entry], limit=3)
     assert await scene.tries() == {b"0": b'{"refused":1,"stale":1}'}
@@ -296,6 +296,6 @@ async def test_groups_in_flight_are_counted_by_the_version_they_were_granted_for
     assert await in_flight(RUN, "bbb") == {}
     assert await scene.complete(done)
     await scene.lapse(lapsed)
-    assert await scene.store.prompts.drop(RUN, dropped.attempt, "too_long", "")
-    await scene.store.prompts.release(RUN, [returned.attempt])
+    assert await scene.store.tasks.drop(RUN, dropped.attempt, "too_long", "")
+    await scene.store.tasks.release(RUN, [returned.attempt])
     assert await in_flight(RUN, "aaa") == {0: 1, 1: 2}

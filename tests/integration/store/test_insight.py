@@ -65,7 +65,7 @@ async def test_a_task_is_followed_from_its_lease_to_its_checkpoint(scene: Scene)
     assert place(found.oldest) == (0, "scoring", "w", None)
     assert found.workers[0].scoring == 1
 
-    await scene.store.prompts.release(RUN, [zero.attempt], cause="refused")
+    await scene.store.tasks.release(RUN, [zero.attempt], cause="refused")
     found = await why(scene)
     assert found.flow == Flow(returned=1, held=1)
     assert place(found.oldest) == (0, "returned", None, None)
@@ -113,7 +113,7 @@ async def test_filtered_groups_are_counted_while_a_batch_is_collected(scene: Sce
     await scene.start(batch=2, eta=9, max_filtered=10)
     await learner(scene)
     for lease in await scene.leased(3):
-        assert await scene.store.prompts.filter_group(RUN, lease.attempt, "", 0.0)
+        assert await scene.store.tasks.filter_group(RUN, lease.attempt, "", 0.0)
     found = await why(scene)
     assert (found.flow, found.oldest) == (Flow(filtered=3), None)
     for lease in await scene.leased(2):

@@ -12,11 +12,11 @@ from tests.integration.store.scene import Scene, tasks
 async def test_renew_moves_held_deadlines_and_returns_lost_attempts(scene: Scene) -> None:
     await scene.start(eta=9)
     kept, lost = await scene.leased(2, ttl=0.0)
-    await scene.store.prompts.release("r1", [lost.attempt])
+    await scene.store.tasks.release("r1", [lost.attempt])
     attempts = [kept.attempt, lost.attempt, "unknown"]
-    assert await scene.store.prompts.renew("r1", attempts, 60) == [lost.attempt, "unknown"]
+    assert await scene.store.tasks.renew("r1", attempts, 60) == [lost.attempt, "unknown"]
     assert tasks(await scene.leased(2)) == [1, 2]
-    assert await scene.store.prompts.renew("r1", [], 60) == []
+    assert await scene.store.tasks.renew("r1", [], 60) == []
 
 
 async def test_an_attempt_whose_task_went_to_another_cannot_be_renewed(scene: Scene) -> None:
@@ -24,7 +24,7 @@ async def test_an_attempt_whose_task_went_to_another_cannot_be_renewed(scene: Sc
     (slow,) = await scene.leased(1, ttl=0.0)
     (quick,) = await scene.leased(1)
     assert quick.task == slow.task
-    assert await scene.store.prompts.renew("r1", [slow.attempt], 60) == [slow.attempt]
+    assert await scene.store.tasks.renew("r1", [slow.attempt], 60) == [slow.attempt]
     assert not await scene.complete(slow)
     assert await scene.complete(quick)
 
@@ -41,7 +41,7 @@ async def test_a_repeated_release_changes_nothing(scene: Scene) -> None:
     await scene.start(eta=9)
     (lease,) = await scene.leased(1)
     for _ in range(2):
-        assert await scene.store.prompts.release("r1", [lease.attempt]) == 0
+        assert await scene.store.tasks.release("r1", [lease.attempt]) == 0
     assert await scene.returned() == [0]
 
 
@@ -51,7 +51,7 @@ async def test_a_task_that_fails_three_times_for_one_cause_ends(scene: Scene) ->
     async def fail(cause: str) -> int:
         (lease,) = await scene.leased(1)
         assert lease.task == 0
-        return await scene.store.prompts.release(
+        return await scene.store.tasks.release(
             "r1",
             [lease.attempt],
             cause=cause,
@@ -74,9 +74,9 @@ async def test_a_task_that_fails_three_times_for_one_cause_ends(scene: Scene) ->
 async def test_a_drop_ends_a_held_task_once_with_its_reason(scene: Scene, reason: str) -> None:
     await scene.start(eta=9)
     (lease,) = await scene.leased(1)
-    assert await scene.store.prompts.drop("r1", lease.attempt, reason, "row 7 says why")
-    assert not await scene.store.prompts.drop("r1", lease.attempt, reason, "row 7 says why")
-    assert await scene.store.prompts.release("r1", [lease.attempt]) == 0
+    assert await scene.store.tasks.drop("r1", lease.attempt, reason, "row 7 says why")
+    assert not await scene.store.tasks.drop("r1", lease.attempt, reason, "row 7 says why")
+    assert await scene.store.tasks.release("r1", [lease.attempt]) == 0
     assert not await scene.complete(lease)
     assert await scene.ledger() == [
         {
@@ -92,10 +92,10 @@ async def test_a_drop_ends_a_held_task_once_with_its_reason(scene: Scene, reason
 async def test_a_drop_forgets_how_often_the_task_failed(scene: Scene) -> None:
     await scene.start(eta=9)
     (lease,) = await scene.leased(1)
-    await scene.store.prompts.release("r1", [lease.attempt], cause="refused")
+    await scene.store.tasks.release("r1", [lease.attempt], cause="refused")
     assert await scene.tries() == {b"0": b'{"refused":1}'}
     (lease,) = await scene.leased(1)
-    await scene.store.prompts.drop("r1", lease.attempt, "bad_reference", "")
+    await scene.store.tasks.drop("r1", lease.attempt, "bad_reference", "")
     assert await scene.tries() == {}
 
 
@@ -108,11 +108,11 @@ async def test_a_filtered_group_ends_its_task_once_and_is_counted_once(
     await scene.start(eta=9, max_filtered=10)
     lease, other = await scene.leased(2)
     said = "dataset row 7: all its rewards are 1"
-    assert await scene.store.prompts.filter_group("r1", lease.attempt, said, 1.0)
-    assert not await scene.store.prompts.filter_group("r1", lease.attempt, said, 1.0)
-    assert not await scene.store.prompts.drop("r1", lease.attempt, "too_long", "")
+    assert await scene.store.tasks.filter_group("r1", lease.attempt, said, 1.0)
+    assert not await scene.store.tasks.filter_group("r1", lease.attempt, said, 1.0)
+    assert not await scene.store.tasks.drop("r1", lease.attempt, "too_long", "")
     assert not await scene.complete(lease)
-    assert await scene.store.prompts.filter_group("r1", other.attempt, "", 0.25)
+    assert await scene.store.tasks.filter_group("r1", other.attempt, "", 0.25)
     assert [(row["end"], row["reason"], row["detail"]) for row in await scene.ledger()] == [
         ("dropped", "filtered_group", said),
         ("dropped", "filtered_group", ""),
@@ -126,7 +126,7 @@ async def test_an_attempt_that_lost_its_task_cannot_filter_its_group(scene: Scen
     (slow,) = await scene.leased(1, ttl=0.0)
     (quick,) = await scene.leased(1)
     assert quick.task == slow.task
-    assert not await scene.store.prompts.filter_group("r1", slow.attempt, "", 1.0)
+    assert not await scene.store.tasks.filter_group("r1", slow.attempt, "", 1.0)
     assert await scene.complete(quick)
     assert await scene.store.trajectories.filtered("r1") == (0, 0.0)
 

@@ -116,11 +116,11 @@ async def test_a_session_is_completed_once_although_workers_die(scene: Scene) ->
     second = await scene.leased(1)
     assert second[0].position == first[0].position
     # The first worker wakes. All its calls are refused.
-    assert await scene.store.prompts.renew(RUN, [first[0].attempt], 60) == [first[0].attempt]
+    assert await scene.store.tasks.renew(RUN, [first[0].attempt], 60) == [first[0].attempt]
     assert not await scene.complete(first[0])
-    assert not await scene.store.prompts.drop(RUN, first[0].attempt, "refused", "")
-    assert not await scene.store.prompts.filter_group(RUN, first[0].attempt, "", 1.0)
-    assert await scene.store.prompts.release(RUN, [first[0].attempt]) == 0
+    assert not await scene.store.tasks.drop(RUN, first[0].attempt, "refused", "")
+    assert not await scene.store.tasks.filter_group(RUN, first[0].attempt, "", 1.0)
+    assert await scene.store.tasks.release(RUN, [first[0].attempt]) == 0
     assert (await scene.lease(9)).refusal == "unready"
     # Its turns stay until another worker has completed it; then they are gone at once.
     assert len((await scene.store.agent_sessions.played(RUN, "la", 1) or [])[0].turns) == 1
@@ -134,7 +134,7 @@ async def test_a_session_is_completed_once_although_workers_die(scene: Scene) ->
     await played(scene, "lb", reward=GOOD)
     (third,) = await scene.leased(1)
     assert third.task == first[0].task + 1
-    assert await scene.store.prompts.drop(RUN, third.attempt, "refused", "")
+    assert await scene.store.tasks.drop(RUN, third.attempt, "refused", "")
     assert await scene.raw.hget(sessions_key(RUN, "lb"), "state") == b"failed"
     assert (await scene.lease(9)).refusal == "unready"
     # Two tasks were dropped or lapsed in a row, and the run goes on.
@@ -289,7 +289,7 @@ async def test_a_refused_session_is_leased_after_the_others(scene: Scene) -> Non
     assert session_of(first.attempt) == "la"
     # An attempt counts once, also if its reply was lost.
     assert [await live.refused(RUN, first.attempt) for _ in range(2)] == [(1, False)] * 2
-    await scene.store.prompts.release(RUN, [first.attempt])
+    await scene.store.tasks.release(RUN, [first.attempt])
     other, again = await scene.leased(2)
     assert [session_of(one.attempt) for one in (other, again)] == ["lb", "la"]
     # The first attempt is no longer held, and an ended session stays ended.

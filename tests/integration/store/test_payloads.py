@@ -12,7 +12,7 @@ from services.gateway.run_file_retention import sweep_payloads
 from services.payloads import PayloadPlace, Payloads
 from services.payloads.objects import Objects
 from services.payloads.places import Files
-from services.store.work.prompts import Lease
+from services.store.work.tasks import Lease
 from services.volume import Volume
 from tests.integration.store.scene import RUN, Scene
 
@@ -88,7 +88,7 @@ async def test_files_of_lapsed_released_and_late_attempts_are_deleted(
     await scene.start(batch=2, eta=9)
     late, released, lapsed, again = await scene.leased(4)
     of_late, _, kept = [await payloads.stored(owner(a), LARGE) for a in (late, released, lapsed)]
-    await scene.store.prompts.release(RUN, [late.attempt, released.attempt])
+    await scene.store.tasks.release(RUN, [late.attempt, released.attempt])
     assert not await scene.complete(late, kept)
     await payloads.discard(of_late)
     assert len(await place.names(RUN)) == 2
@@ -141,7 +141,7 @@ async def test_the_sweep_leaves_runs_that_this_redis_does_not_know(
     lost, deleted = Owner("another", 1, "a" * 16), Owner("deleted", 1, "b" * 16)
     await scene.start()
     (lease,) = await scene.leased(1)
-    await scene.store.prompts.release(RUN, [lease.attempt])
+    await scene.store.tasks.release(RUN, [lease.attempt])
     await payloads.stored(owner(lease), LARGE)
     (tmp_path / "runs" / lost.run).mkdir()
     (tmp_path / "runs" / lost.run / "record.json").write_text(json.dumps({}))

@@ -177,7 +177,7 @@ async def test_a_run_that_ends_frees_all_it_holds(scene: Scene) -> None:
     assert await scene.weight() == 0
     assert await scene.store.trajectories.plans(RUN) == {}
     assert not await scene.complete(held[0])
-    assert not await scene.store.prompts.drop(RUN, held[1].attempt, "bad_reference", "")
+    assert not await scene.store.tasks.drop(RUN, held[1].attempt, "bad_reference", "")
     with pytest.raises(Fenced):
         await scene.commit(2)
 
@@ -200,8 +200,8 @@ async def cancelled_after_one_step(scene: Scene) -> None:
     await scene.trained(1)
     two, three, four, five = await scene.leased(4)
     await scene.complete(three)
-    await scene.store.prompts.drop(RUN, four.attempt, "bad_reference", "")
-    await scene.store.prompts.release(RUN, [five.attempt])
+    await scene.store.tasks.drop(RUN, four.attempt, "bad_reference", "")
+    await scene.store.tasks.release(RUN, [five.attempt])
     assert two.task == 2
     await scene.store.runs.set_state(RUN, "cancelled", "on request")
 

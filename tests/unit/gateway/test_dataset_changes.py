@@ -11,7 +11,7 @@ from fastapi import Response, UploadFile
 
 from services.contracts.records import DatasetRecord, DatasetSegment
 from services.datasets import append_rows
-from services.gateway.idempotency import Attempt
+from services.gateway.idempotency import RequestTry
 from services.gateway.routes.datasets import datasets as routes
 from services.gateway.routes.datasets import prompts
 from services.http import Problem
@@ -120,7 +120,7 @@ async def test_a_dataset_deleted_before_its_copy_is_written_leaves_no_copy(
     else:
         row = prompts.Prompt(prompt="2+2", answer="4")
         await prompts.add(
-            deps, prompts.PromptAddition(dataset=record.id, prompts=[row]), Attempt("s")
+            deps, prompts.PromptAddition(dataset=record.id, prompts=[row]), RequestTry("s")
         )
     await deletions[0]
     assert not deps.store.datasets.records
@@ -141,6 +141,6 @@ async def test_rows_of_a_dataset_that_was_deleted_and_uploaded_meanwhile_are_ref
     row = prompts.Prompt(prompt="2+2", answer="4")
     with pytest.raises(Problem, match="was deleted meanwhile"):
         await prompts.add(
-            deps, prompts.PromptAddition(dataset=record.id, prompts=[row]), Attempt("s")
+            deps, prompts.PromptAddition(dataset=record.id, prompts=[row]), RequestTry("s")
         )
     assert deps.store.datasets.records[record.id].rows == 1

@@ -99,7 +99,7 @@ def test_twice_over_the_deadline_is_a_timeout_once_the_reference_is_cleared() ->
     task = ItemTask(7, 5.0, -0.5, failures=1)
 
     assert schedule.blame(task, Cause.DEADLINE, "") == []
-    assert task.step is ItemWork.REFERENCE
+    assert task.work is ItemWork.REFERENCE
     # It is known to be slow, so another worker is started for the others.
     assert schedule.plan(0.0) == [Send(0, task), StartWorker()]
     done = schedule.answered(0, Verdict(ScoreStatus.SCORED, 0.0))
@@ -122,7 +122,7 @@ def test_the_check_of_a_reference_alone_decides(
     failures: int, verdict: Verdict, done: Verdict
 ) -> None:
     schedule = running(1)
-    schedule.add([ItemTask(7, 2.5, None, step=ItemWork.REFERENCE, failures=failures)])
+    schedule.add([ItemTask(7, 2.5, None, work=ItemWork.REFERENCE, failures=failures)])
     schedule.plan(0.0)
 
     assert schedule.answered(0, verdict) == [Done(7, done)]
@@ -130,7 +130,7 @@ def test_the_check_of_a_reference_alone_decides(
 
 def test_a_reference_that_does_not_finish_alone_is_an_error_without_reward() -> None:
     schedule = running(1)
-    task = ItemTask(7, 5.0, 0.0, step=ItemWork.REFERENCE, failures=2)
+    task = ItemTask(7, 5.0, 0.0, work=ItemWork.REFERENCE, failures=2)
 
     (done,) = schedule.blame(task, Cause.DEADLINE, "")
 

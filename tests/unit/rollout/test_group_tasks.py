@@ -17,7 +17,7 @@ from rollout.work.task_rows import RowsAway
 from services.contracts.evaluation import AnsweredRow
 from services.contracts.rows.task import TaskPosition
 from services.runtime.tasks import end
-from services.store.work.prompts import Lease
+from services.store.work.tasks import Lease
 
 AWAY = RowsAway("the files of dataset d cannot be read on this host: Input/output error")
 

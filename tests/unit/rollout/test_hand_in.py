@@ -96,7 +96,7 @@ async def test_answers_of_an_untrained_group_are_kept() -> None:
         tokenizer=WordTokenizer(),
     )
     row: Any = SimpleNamespace(dataset=SimpleNamespace(context=context, name="d"), index=3)
-    leases: Any = SimpleNamespace(end=end, prompts=SimpleNamespace(filter_group=None))
+    leases: Any = SimpleNamespace(end=end, tasks=SimpleNamespace(filter_group=None))
     events: Any = SimpleNamespace(judged=judged)
     lease: Any = SimpleNamespace(task=5, attempt="x")
 

@@ -24,7 +24,7 @@ from services.contracts.rows.task import TaskPosition
 from services.contracts.sessions import Call, Reward, call_id
 from services.store.agents.calls import Claimed
 from services.store.agents.sessions import PlayedSession
-from services.store.work.prompts import Lease
+from services.store.work.tasks import Lease
 from services.volume import DamagedFile
 from tests.unit.rollout.episodes import WordTokenizer, ids
 from tests.unit.rollout.session_graphs import turn

@@ -6,7 +6,7 @@ from http import HTTPStatus
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from services.gateway.authentication import SESSION_SECONDS, cookie_name, session_token
+from services.gateway.authentication import PAGE_SESSION_SECONDS, cookie_name, page_session_token
 from services.gateway.dependencies import Deps
 from services.http import Problem, host_of
 from services.runtime.api_key import bearer, digest
@@ -20,8 +20,8 @@ LOGIN_SECONDS = 3600
 """Seconds for which a login token works, once."""
 
 
-class Session(BaseModel):
-    """The page's request for a session."""
+class PageSessionRequest(BaseModel):
+    """The page asks to begin its session."""
 
     key: str = Field(min_length=1, max_length=1000, description="An API key, or a login token.")
 
@@ -34,10 +34,12 @@ class Login(BaseModel):
 
 
 @router.post("/v1/session", status_code=HTTPStatus.NO_CONTENT, include_in_schema=False)
-async def enter(deps: Deps, request: Request, response: Response, session: Session) -> None:
-    """Begin a session for a key, or for the token of a login link, and set its cookie, which no
-    script can read."""
-    token = await deps.keyring.begin_session(session.key.strip())
+async def enter(
+    deps: Deps, request: Request, response: Response, asked: PageSessionRequest
+) -> None:
+    """Begin a session of the page for a key, or for the token of a login link. Set its cookie,
+    which no script can read."""
+    token = await deps.keyring.begin_page_session(asked.key.strip())
     if token is None:
         raise Problem(
             HTTPStatus.UNAUTHORIZED,
@@ -50,21 +52,21 @@ async def enter(deps: Deps, request: Request, response: Response, session: Sessi
     response.set_cookie(
         cookie_name(port, secure),
         token,
-        max_age=SESSION_SECONDS,
+        max_age=PAGE_SESSION_SECONDS,
         httponly=True,
         samesite="strict",
         secure=secure,
     )
-    log.info("session begun")
+    log.info("page session begun")
 
 
 @router.delete("/v1/session", status_code=HTTPStatus.NO_CONTENT, include_in_schema=False)
 async def leave(deps: Deps, request: Request, response: Response) -> None:
     """End the session and delete its cookie."""
     _, port = host_of(request.headers)
-    if (token := session_token(request.headers, port, request.url.scheme)) is not None:
-        await deps.keyring.end_session(token)
-        log.info("session ended")
+    if (token := page_session_token(request.headers, port, request.url.scheme)) is not None:
+        await deps.keyring.end_page_session(token)
+        log.info("page session ended")
     for secure in (False, True):
         response.delete_cookie(
             cookie_name(port, secure), httponly=True, samesite="strict", secure=secure

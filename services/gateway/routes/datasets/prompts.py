@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from services.contracts.rows.dataset import Row
 from services.datasets import append_rows
-from services.gateway.dependencies import DATASET_PROBLEMS, AttemptDep, Deps, find_dataset
+from services.gateway.dependencies import DATASET_PROBLEMS, Deps, RequestTryDep, find_dataset
 from services.http import Problem, responses
 from services.recovery.record_copies import keep_copy, keep_dataset
 from services.runtime.logs import get_logger
@@ -66,7 +66,7 @@ class PromptsAdded(BaseModel):
         | {422: "A prompt cannot be used", 507: "The data volume is full, or cannot be written"}
     ),
 )
-async def add(deps: Deps, addition: PromptAddition, attempt: AttemptDep) -> PromptsAdded:
+async def add(deps: Deps, addition: PromptAddition, request_try: RequestTryDep) -> PromptsAdded:
     """Append rows. A run that is training on the dataset uses them from its next epoch on."""
     record = await find_dataset(deps, addition.dataset)
     if record.damage:
@@ -79,7 +79,7 @@ async def add(deps: Deps, addition: PromptAddition, attempt: AttemptDep) -> Prom
             # It may have been deleted, and be there again.
             if not await anyio.to_thread.run_sync(path.exists):
                 raise KeyError(record.id)
-            grown, total = await deps.store.datasets.append(record.id, segment, attempt.seed)
+            grown, total = await deps.store.datasets.append(record.id, segment, request_try.seed)
         except KeyError:
             path.unlink(missing_ok=True)
             raise Problem(

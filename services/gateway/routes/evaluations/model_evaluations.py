@@ -19,10 +19,10 @@ from services.evaluations.comparison import Comparison, compare
 from services.gateway.dependencies import (
     DATASET_PROBLEMS,
     RUN_PROBLEMS,
-    AttemptDep,
     CallerDep,
     Dependencies,
     Deps,
+    RequestTryDep,
     RunDep,
     find_dataset,
     find_run,
@@ -93,14 +93,16 @@ class EvaluationComparison(BaseModel):
     ),
 )
 async def evaluate(
-    deps: Deps, asked: EvaluationSubmission, caller: CallerDep, attempt: AttemptDep
+    deps: Deps, asked: EvaluationSubmission, caller: CallerDep, request_try: RequestTryDep
 ) -> ModelEvaluation:
     """Queue the evaluation of a model on a dataset by the workers of a pool. It waits for its turn
     as a run does. Whatever process dies meanwhile, each row is answered once."""
     dataset = await find_dataset(deps, asked.dataset)
     like = _checked(await find_run(deps, asked.like)) if asked.like else None
     path, made_by = await resolve_model(deps, asked.model)
-    record = await queue(deps, evaluation_run(asked, path, dataset, made_by, like), caller, attempt)
+    record = await queue(
+        deps, evaluation_run(asked, path, dataset, made_by, like), caller, request_try
+    )
     return ModelEvaluation(run=record, model=record.config["model"]["path"], evaluation=None)
 
 

@@ -14,13 +14,13 @@ from services.contracts.records import RunRecord, RunState, RunSummary
 from services.gateway.authentication import Caller
 from services.gateway.dependencies import (
     RUN_PROBLEMS,
-    AttemptDep,
     CallerDep,
     Dependencies,
     Deps,
+    RequestTryDep,
     RunDep,
 )
-from services.gateway.idempotency import Attempt
+from services.gateway.idempotency import RequestTry
 from services.gateway.paging import Cursor, Limit, Next, cursor_at, place_in, unknown_cursor
 from services.gateway.run_deletion import delete_run
 from services.gateway.run_edits import RunPatch, edit_run
@@ -141,7 +141,7 @@ async def submit(
     submission: RunSubmission,
     answer: Response,
     caller: CallerDep,
-    attempt: AttemptDep,
+    request_try: RequestTryDep,
     dry_run: Annotated[
         bool, Query(description="Queue nothing: say what the run would be, and what it needs.")
     ] = False,
@@ -153,20 +153,20 @@ async def submit(
     if dry_run:
         answer.status_code = HTTPStatus.OK
         return described_run(await accept(deps, submission))
-    return await queue(deps, submission, caller, attempt)
+    return await queue(deps, submission, caller, request_try)
 
 
 async def queue(
-    deps: Dependencies, submission: RunSubmission, caller: Caller, attempt: Attempt
+    deps: Dependencies, submission: RunSubmission, caller: Caller, request_try: RequestTry
 ) -> RunRecord:
     """Check a submission and queue it. Raises Problem as `accept`."""
-    # An attempt that broke off may have written the run, and not queued it.
-    if attempt.is_repeated and (written := await deps.store.runs.get(attempt.id)):
+    # A try that broke off may have written the run, and not queued it.
+    if request_try.is_repeated and (written := await deps.store.runs.get(request_try.id)):
         if written.state is RunState.QUEUED:
             await deps.store.runs.queue_again(written)
         return await _submitted(deps, written)
     accepted = await accept(deps, submission)
-    record = accepted.record.model_copy(update={"submitter": caller.name, "id": attempt.id})
+    record = accepted.record.model_copy(update={"submitter": caller.name, "id": request_try.id})
     if too_large := refusals(accepted.estimate):
         raise refusal(too_large)
     try:

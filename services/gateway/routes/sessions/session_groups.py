@@ -208,7 +208,7 @@ async def _leased(
             if not await sessions.open(run.id, attempt, opened, digests, lost, most):
                 raise later("name")
         except BaseException:
-            await deps.store.prompts.release(run.id, [attempt])
+            await deps.store.tasks.release(run.id, [attempt])
             raise
     return LeasedGroup(
         attempt=group.attempt,
@@ -255,7 +255,7 @@ async def _granted(
     429 if admission is closed."""
     serving = await serving_versions(deps.store, run)
     while True:
-        granted = await deps.store.prompts.lease(
+        granted = await deps.store.tasks.lease(
             run.id,
             worker="agents",
             lineage=run.lineage,
@@ -270,12 +270,12 @@ async def _granted(
             raise later(granted.refusal)
         (leased,) = granted.leases
         row = leased.position.row(config.order_seed)
-        if config.data.filter is None or not await deps.store.prompts.prompt_filtered(
+        if config.data.filter is None or not await deps.store.tasks.prompt_filtered(
             run.id, str(row)
         ):
             return leased.attempt, leased.position
         detail = f"dataset row {row} (data.filter)"
-        await deps.store.prompts.drop(run.id, leased.attempt, "filtered_prompt", detail)
+        await deps.store.tasks.drop(run.id, leased.attempt, "filtered_prompt", detail)
 
 
 async def _again(

@@ -1,10 +1,10 @@
--- Claim an Idempotency-Key for one attempt of a request.
--- Invariants: at most one attempt holds a key, until it ends or its claim lapses. All attempts of a key have the same
+-- Claim an Idempotency-Key for one try of a request.
+-- Invariants: at most one try holds a key, until it ends or its claim lapses. All tries of a key have the same
 -- request and the same seed. A call that is repeated because its reply was lost replies the same.
 -- KEYS idempotency
 -- ARGV request token seed lapse_ms kept_ms
---   request: a digest of method, path, query and body. token: of this attempt. seed: if this is the first attempt
--- Reply {'claimed', seed, 0 first attempt or 1 a later one}, {'other'} another request has the key,
+--   request: a digest of method, path, query and body. token: of this try. seed: if this is the first try
+-- Reply {'claimed', seed, 0 first try or 1 a later one}, {'other'} another request has the key,
 --   {'open', ms until the claim lapses}, {'done', status, headers, body}
 local now = now_ms()
 local r = hash_fields(idempotency, 'request', 'first', 'token', 'seed', 'lapses', 'status', 'headers', 'body')

@@ -58,8 +58,8 @@ class Granted:
     leases: list[Lease]
 
 
-class Prompts(StorePart):
-    """Calls of workers about tasks."""
+class Tasks(StorePart):
+    """Calls that lease tasks, renew leases and end them."""
 
     def __init__(
         self, redis: Any, scripts: Scripts, fail: Callable[[str, str], Awaitable[object]]
