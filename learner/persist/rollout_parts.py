@@ -46,7 +46,7 @@ class TrainedBatch:
 
 
 class RolloutParts:
-    """The parts of one rank of a run."""
+    """Writes the kept share of the answers that one rank trains, in files on the data volume."""
 
     def __init__(
         self, config: RLConfig, store: RunStore, root: Path, rank: int, tokenizer: object

@@ -102,7 +102,8 @@ class Publisher(Background[Version | Again]):
         return (self._root / weights_name(self._run, 0, self._lineage)).parent
 
     def _files_of_lineage(self, pattern: str) -> Iterator[Path]:
-        """Yield the matching files, except a successor's."""
+        """Yield the matching files of the lineages that this learner may delete: not a
+        successor's."""
         matches = ((path, LINEAGE.match(path.name)) for path in self._folder.glob(pattern))
         return (path for path, name in matches if name is not None and name[1] in self._deletes)
 
@@ -201,7 +202,8 @@ class Publisher(Background[Version | Again]):
         return self._manifest(version, version.kind, len(tensors))
 
     def _written(self, name: str, size: int, write: Callable[[Path], None]) -> WeightFile:
-        """Write the file `name`, of about `size` bytes, with `write`."""
+        """Write the file `name`, of about `size` bytes, with `write`, and wait while the disk has
+        trouble. Return its entry in a manifest."""
 
         def written() -> WeightFile:
             with written_beside(self._root / name) as beside:

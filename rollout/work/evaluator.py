@@ -261,7 +261,8 @@ class Evaluator:
     async def _sample(
         self, evaluation: EvaluationRequest, answered: AnsweredRow, generated: Callable[[], None]
     ) -> None:
-        """Fill `answered`. Raises what `sample_and_score` raises."""
+        """Sample and score the row of `answered`, wait until the version is proven to be the served
+        one, and fill `answered`. Raises what `sample_and_score` raises."""
         held_out = evaluation.set
         if held_out.dataset not in self._datasets:
             self._datasets[held_out.dataset] = self._rows_of(held_out.dataset)

@@ -83,7 +83,8 @@ class TeacherScorer:
             self._checked = True
 
     async def _difference(self, ids: list[int]) -> RunCannotWork:
-        """Return the error that names the first id that differs."""
+        """Ask the teacher about halves of `ids` until one id is left that differs, and return the
+        error that names it."""
         while len(ids) > 1:
             first = ids[: len(ids) // 2]
             ids = first if await self._differ(first) else ids[len(first) :]

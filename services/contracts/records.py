@@ -33,7 +33,7 @@ class RunState(StrEnum):
 
     @property
     def final(self) -> bool:
-        """Whether nothing will change any more."""
+        """Whether the run is over."""
         return self in (RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED)
 
     @property

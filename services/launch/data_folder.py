@@ -110,7 +110,7 @@ class DataFolder:
 
     def _end_processes_left(self) -> None:
         """Kill the processes that the instance in up.json left. This process holds the lock, so
-        that instance has no supervisor."""
+        that instance has no supervisor. Raises LaunchError if a process cannot be killed."""
         try:
             instance = str(json.loads((self.path / NAMED).read_text())["instance"])
         except FileNotFoundError:

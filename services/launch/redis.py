@@ -84,7 +84,7 @@ def socket_in(folder: Path) -> Path | None:
 
 
 def close(folder: Path) -> None:
-    """Close `folder` to all other users. Raises OSError."""
+    """Make `folder` if it is missing, and close it to all other users. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
 

@@ -90,7 +90,8 @@ async def run_with_step(
 
 def checkpoint_of(run: RunRecord, root: Path, step: int | None = None) -> str:
     """Return the run's current checkpoint, or that of `step`, relative to the data volume `root`.
-    Raises ValueError if it is missing."""
+    Raises ValueError if the run has no checkpoint, or none of `step`. Whether the files of the
+    current one are there is not looked at."""
     if run.checkpoint is None:
         raise ValueError(f"run {run.name} ({run.id}) {predicate(run.state)} and has no checkpoint")
     if step is None or step == run.committed_step:

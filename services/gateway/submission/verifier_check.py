@@ -42,7 +42,7 @@ WAY_OUT = (
 
 
 class VerifierCheck(NamedTuple):
-    """The result of a check that found no problem."""
+    """What a check leaves besides problems, which go into the list of its caller."""
 
     warnings: list[str]
     unfinished: list[ReferenceCheck]
@@ -174,7 +174,8 @@ def _scored(
 async def _read(
     deps: Dependencies, scored: list[_Scored], problems: Problems, later: str
 ) -> VerifierCheck:
-    """Wait a while until all references are read, and say what was found."""
+    """Wait up to WAIT_SECONDS until all references are read. Add a problem for each use without a
+    readable reference. Return warnings about the rest, and the checks that go on."""
     warnings: list[str] = []
     checks: dict[int, ReferenceCheck] = {}
     for number, use in enumerate(scored):
