@@ -19,7 +19,7 @@ from services.store.datasets import Datasets
 from services.store.insight import Insight
 from services.store.keys import SCHEMA
 from services.store.runs.chains import Chains
-from services.store.runs.changed_runs import ChangedRuns
+from services.store.runs.changed_runs import RunChanges
 from services.store.runs.edits import RunEdits
 from services.store.runs.events import Events
 from services.store.runs.judged import JudgedAnswers
@@ -61,7 +61,7 @@ class Store:
         self.idempotency_keys = IdempotencyKeys(redis, scripts)
         self.judged = JudgedAnswers(redis, scripts)
         self.ledger = Ledger(redis, scripts)
-        self.run_changes = ChangedRuns(redis, scripts)
+        self.run_changes = RunChanges(redis, scripts)
         self.run_edits = RunEdits(redis, scripts)
         self.runs = Runs(redis, scripts, self.datasets)
         self.recovery = Recovery(redis, scripts)

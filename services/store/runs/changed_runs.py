@@ -18,7 +18,7 @@ PIECE = 1000
 """Entries read in one round trip."""
 
 
-class ChangedRuns(StorePart):
+class RunChanges(StorePart):
     """Calls that read the stream."""
 
     async def newest(self) -> str:
