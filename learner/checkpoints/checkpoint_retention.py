@@ -11,6 +11,7 @@ from learner.batch.staleness import Ancestry
 from learner.checkpoints.checkpoint_writer import UNFINISHED
 from learner.state import TrainingProgress
 from services.volume.checkpoint import NAME
+from services.volume.kept_checkpoints import pinned_names
 
 
 def retain(root: Path, keep: int, current: TrainingProgress) -> list[str]:
@@ -31,6 +32,7 @@ def retain(root: Path, keep: int, current: TrainingProgress) -> list[str]:
         if step <= current.step and ancestry.passed(lineage, step)
     ]
     kept = {name for name in path if checkpoints[name][0] == current.kept_step}
+    kept |= pinned_names(root)
     gone = sorted(checkpoints.keys() - set(path[-keep:]) - {current.directory} - kept)
     for name in gone:
         # Renamed first, so a reader sees either a whole checkpoint or none.

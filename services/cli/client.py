@@ -122,6 +122,25 @@ class Gateway:
         """POST `path`; `request` goes to httpx (json=, files=, data=)."""
         return self._request("POST", path, **request)
 
+    def download(self, path: str, target: Path) -> int:
+        """Write the answer of GET `path` to `target`. Return its bytes. A broken download leaves
+        no file at `target`."""
+        self._still_there()
+        part = target.with_name(f"{target.name}.part")
+        timeout = httpx.Timeout(CONNECT, read=WORK)
+        with self._reachable(WORK), self._client.stream("GET", path, timeout=timeout) as response:
+            if response.is_error:
+                response.read()
+                raise self._refusal(response)
+            try:
+                with part.open("wb") as file:
+                    for piece in response.iter_bytes():
+                        file.write(piece)
+                part.replace(target)
+            finally:
+                part.unlink(missing_ok=True)
+        return target.stat().st_size
+
     def patch(self, path: str, **request: Any) -> Any:
         """PATCH `path`; `request` goes to httpx (json=)."""
         return self._request("PATCH", path, **request)

@@ -27,6 +27,7 @@ from services.cli.models.chat import chat
 from services.cli.models.evaluate import compare, evaluate
 from services.cli.models.evaluations import evaluations
 from services.cli.models.export import export
+from services.cli.models.kept import checkpoints
 from services.cli.open import open_page
 from services.cli.output import (
     INTERRUPTED,
@@ -79,6 +80,7 @@ GROUPS: dict[str, list[Callable[..., None]]] = {
         report,
         track,
         chat,
+        checkpoints,
         export,
         audit,
     ],

@@ -26,6 +26,7 @@ from services.models.path import named_steps
 from services.payloads import Payloads
 from services.runtime.logs import get_logger
 from services.store import Store, Unreadable
+from services.volume.kept_checkpoints import pinned_names
 from services.volume.run_files import last_metric
 
 log = get_logger(__name__)
@@ -97,10 +98,13 @@ def unneeded(
     if (keep := settings.keep_finished_checkpoints) is not None:
         named = ((path, CHECKPOINT.fullmatch(path.name)) for path in folder.glob("checkpoints/*"))
         checkpoints = sorted((int(match[1]), path) for path, match in named if match)
+        pinned = pinned_names(folder / "checkpoints")
         others = [
             path
             for step, path in checkpoints
-            if str(path.relative_to(root)) != run.checkpoint and step not in steps
+            if str(path.relative_to(root)) != run.checkpoint
+            and step not in steps
+            and path.name not in pinned
         ]
         gone += others[: max(0, len(checkpoints) - keep)]
     # A process that died may leave files that it was writing or deleting.

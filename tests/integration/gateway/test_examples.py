@@ -17,6 +17,7 @@ from services.store import Store
 from tests.integration.gateway.servers import GatewayProcess, RedisServer, upload
 from tests.integration.gateway.test_policy import Worker
 from tests.integration.launch.conditions import eventually
+from tests.integration.reward.conftest import KEY, Service
 from tests.integration.store.test_agent_sessions import turn
 
 CHAT = b'{"messages": [{"role": "user", "content": "1"}, {"role": "assistant", "content": "2"}]}\n'
@@ -37,9 +38,14 @@ SESSIONS = {
 
 @pytest.fixture
 def gateway(tmp_path: Path, redis_server: RedisServer) -> Iterator[GatewayProcess]:
-    process = GatewayProcess(tmp_path / "gateway" / "data", redis_server.url)
+    data = tmp_path / "gateway" / "data"
+    data.mkdir(parents=True)
+    reward = asyncio.run(Service(tmp_path, f"--data={data}", "--verifier-uploads=true").ready())
+    where = {"HEADRACE_REWARD_URL": reward.url, "HEADRACE_REWARD_KEY": KEY}
+    process = GatewayProcess(data, redis_server.url, **where)
     yield process
     process.stop()
+    reward.end()
 
 
 class Sampler(Worker):
@@ -137,8 +143,10 @@ def test_every_example_is_accepted(
     # Before another run is called `grpo`.
     for id in ("chat_completions_create", "completions_create"):
         send(id)
-    for id in examples.keys() - answers.keys():
-        send(id, run=live if id == "sessions_create" else played)
+    # The reward service starts its workers again with a new verifier: score first.
+    for id in sorted(examples.keys() - answers.keys(), reverse=True):
+        run = live if id == "sessions_create" else played
+        send(id, run=run, verifier="math")
     for worker in workers:
         worker.ended.set()
         worker.join()

@@ -34,6 +34,7 @@ from services.contracts.config.objective.algorithm import Algorithm
 from services.contracts.config.objective.critic import Critic as CriticConfig
 from services.contracts.config.optimizer import AdamW, MuonAdamW
 from services.contracts.schema import SchemaMismatch
+from services.volume.kept_checkpoints import pin
 from tests.unit.learner.policies import random_samples, state_of, tiny_critic, tiny_model
 
 STATE = TrainingProgress("r1", 10, 10, [("a", 0), ("b", 5)], "models/base")
@@ -257,6 +258,16 @@ def left_after(root: Path, names: list[str], keep: int, step: int) -> list[str]:
     (root / current.directory).mkdir(exist_ok=True)
     retain(root, keep, current)
     return sorted(path.name for path in root.iterdir())
+
+
+def test_a_pinned_checkpoint_stays_until_its_pin_is_taken_away(tmp_path: Path) -> None:
+    names = ["step-000010-a", "step-000020-a", "step-000030-b"]
+    (tmp_path / names[0]).mkdir()
+    pin(tmp_path / names[0], True)
+    newest = [names[2], "step-000040-c"]
+    assert left_after(tmp_path, names[1:], 2, 40) == ["pinned-step-000010-a", names[0], *newest]
+    pin(tmp_path / names[0], False)
+    assert left_after(tmp_path, [], 2, 40) == newest
 
 
 def test_only_the_newest_checkpoints_stay(tmp_path: Path) -> None:
