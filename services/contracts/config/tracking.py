@@ -1,8 +1,8 @@
 """Trackers that receive a run's metrics, carried by the installation."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from services.contracts.config.base import Section
 
@@ -45,13 +45,19 @@ class Tracking(Section):
     run."""
 
     tensorboard: TensorBoard | None = None
-    """Write TensorBoard's event files: `tensorboard: {}`."""
+    """Write TensorBoard's event files: `tensorboard: true`."""
     wandb: WeightsAndBiases | None = None
     """Log to Weights & Biases: `wandb: {project: mine}`."""
     mlflow: MLflow | None = None
     """Log to MLflow: `mlflow: {experiment: mine}`."""
     trackio: Trackio | None = None
     """Log to Trackio: `trackio: {project: mine}`."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _with_defaults(cls, value: Any) -> Any:
+        # `tensorboard: true` is what a section without a required key looks like.
+        return ({} if value else None) if isinstance(value, bool) else value
 
     @property
     def chosen(self) -> dict[str, Section]:

@@ -157,6 +157,8 @@ def test_a_config_names_trackers_and_no_places_or_keys() -> None:
     assert chosen(config.model_dump(mode="json")) == {"tensorboard": {}}
     assert chosen(parse_config(RAW).model_dump(mode="json")) == {}
     assert chosen({"model": {}}) == {}
+    switched = parse_config(RAW | {"tracking": {"tensorboard": True, "wandb": False}})
+    assert chosen(switched.model_dump(mode="json")) == {"tensorboard": {}}
     for wrong in ({"folder": "/etc"}, {"wandb": {"api_key": "k"}}, {"wandb": {"project": "a/b"}}):
         with pytest.raises(ConfigError):
             parse_config(RAW | {"tracking": wrong})
