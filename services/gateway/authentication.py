@@ -30,7 +30,7 @@ from services.store import Store
 
 HEALTH = frozenset({"/healthz", "/readyz"})
 VIEWS = frozenset({"/", "/compare", "/datasets", "/submit", "/try", "/workers"})
-VIEWS_BELOW = ("/datasets/", "/runs/")
+VIEWS_BELOW = ("/chains/", "/datasets/", "/runs/")
 """Addresses of the page's views, all of them one document without data."""
 OPEN = VIEWS | {"/docs", "/guide", "/openapi.json", "/v1/session"}
 """Answered without a key: the page, which then brings a key to `/v1/session`, the description of

@@ -199,6 +199,9 @@ def test_a_chain_stands_where_its_runs_stand_in_time(page: Page, act: Act) -> No
     names = rows.locator("td:nth-child(2)").all_text_contents()
     at = next(i for i, name in enumerate(names) if name.startswith("chain"))
     assert names[at + 1 :] == ["two-steps-b", "two-steps-a", "long-run"]
+    page.goto("/chains/chain-c4a1c4a1")
+    expect(page.get_by_role("heading", level=1)).to_have_text("two-steps-b")
+    expect(page.get_by_label("Chain")).to_contain_text("two-steps")
 
 
 def test_names_of_a_sweep_differ_in_what_is_shown(page: Page) -> None:

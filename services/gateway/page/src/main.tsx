@@ -10,7 +10,7 @@ import "./page.css";
 import { Compare } from "./compare";
 import { followLinks, go, parts, runPath } from "./router";
 import { RunView } from "./run";
-import { Runs } from "./runs";
+import { ChainView, Runs } from "./runs";
 import { KeyForm, leave, useLoginLink } from "./session";
 import { Submit } from "./submit";
 import { Try } from "./try";
@@ -23,6 +23,7 @@ interface View {
 
 const VIEWS: Record<string, View> = {
   "": { title: "Runs", show: Runs },
+  chains: { title: "Chain", show: ChainView },
   runs: { title: "Run", show: RunView },
   datasets: { title: "Datasets", show: Datasets },
   try: { title: "Try", show: Try },

@@ -5,7 +5,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { type Run, type Schemas, get, post } from "./api";
 import { ago, bytes, duration, moment, number } from "./format";
 import { Action, Name, OVER, Problem, Progress, SearchField, State, useLoaded } from "./parts";
-import { ask, query, runPath } from "./router";
+import { ask, go, parts, query, runPath } from "./router";
 import { loadSeries } from "./series";
 import { FILTERS, type Filter, known, list } from "./store";
 
@@ -235,6 +235,22 @@ const curl = () =>
   `curl -H @header -F name=mine \\\n  -F file=@train.jsonl \\\n  ${location.origin}/v1/datasets\n` +
   `curl -H @header \\\n  ${location.origin}/v1/runs \\\n  -H 'content-type: application/json' \\\n` +
   `  -d '{"recipe": "grpo", "config": {\n  "model": {"path": "PATH"},\n  "data": {"dataset": "mine"}}}'`;
+
+/** A chain's address leads to the run of its present step. */
+export function ChainView() {
+  const id = parts.value[1] ?? "";
+  const { data, error } = useLoaded((signal) => get("/v1/chains/{chain}", { path: { chain: id }, signal }), id);
+  const run = data?.steps.findLast((step) => step.run)?.run;
+  useEffect(() => {
+    if (run) go(runPath(run), { replace: true });
+  }, [run]);
+  return (
+    <main id="main">
+      <header class="bar"><h1 tabIndex={-1}>{data?.name ?? "Chain"}</h1></header>
+      {error ? <Problem error={error} /> : <p class="quiet empty">{data ? "None of its runs is submitted yet." : "Loading…"}</p>}
+    </main>
+  );
+}
 
 /** The chain that a run is a step of, above the run. */
 export function ChainStrip({ id, run }: { id: string; run: Run }) {
