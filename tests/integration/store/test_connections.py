@@ -12,10 +12,12 @@ from redis.crc import key_slot
 from redis.exceptions import AuthenticationError, ConnectionError, RedisError
 
 from services.contracts.chains import ChainRecord
-from services.contracts.records import WorkerRecord
+from services.contracts.records import RunState, WorkerRecord
+from services.contracts.run_edits import RunEdit
 from services.contracts.weights import WeightFile, WeightManifest
 from services.settings import Settings
 from services.store import Store
+from services.store.access.idempotency_keys import Answered, Claim
 from services.store.at_start import cannot_use
 from services.store.keys import run_key
 from services.store.runs.ranks import Agreement, Node
@@ -272,6 +274,14 @@ async def whole_life(scene: Scene) -> None:
     assert len(await store.trajectories.payloads(RUN, [0, 1])) == 2
     await store.runs.update(RUN, scene.fencing_token, {"step": 1})
     await store.events.add(RUN, "step", {"step": 1})
+    edit = RunEdit(key="max_staleness", before=2, after=3, by="k", time=0.0)
+    edits = {"edits": [edit.model_dump()]}
+    assert await store.run_edits.add(RUN, [], edits, [RunState.RUNNING], {"edits": []}) == ""
+    assert [taken.step for taken in await store.run_edits.take(RUN, token, 2)] == [2]
+    for attempt in ("a", "b"):
+        assert isinstance(await store.idempotency_keys.claim("digest", "r", attempt, "s"), Claim)
+        await store.idempotency_keys.release("digest", attempt)
+    await store.idempotency_keys.finish("digest", "b", Answered(200, [], b""))
     assert await scene.commit(1) == 2
     # The run is at this step: nothing is undone.
     await store.runs.go_back(RUN, scene.fencing_token, scene.lineage, 1, "checkpoints/1")
