@@ -1,6 +1,6 @@
 // Small pieces that several views show.
 
-import { type Signal, useSignal, useSignalEffect } from "@preact/signals";
+import { useSignal, useSignalEffect } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { type Run, words } from "./api";
@@ -81,23 +81,6 @@ export function useLoaded<T>(load: (signal: AbortSignal) => Promise<T>, key: str
   // An answer to another key is of another run: never show it under this one.
   const own = state.key === key ? state : { data: null, error: null };
   return { data: own.data, error: own.error, again: () => next((n) => n + 1) };
-}
-
-/** A value that follows another at most once in `wait` ms. */
-export function useSlow<T>(source: Signal<T>, wait: number): T {
-  const slow = useSignal(source.peek());
-  const state = useMemo(() => ({ timer: 0, last: 0 }), []);
-  useSignalEffect(() => {
-    const value = source.value;
-    clearTimeout(state.timer);
-    const due = Math.max(0, state.last + wait - performance.now());
-    state.timer = window.setTimeout(() => {
-      state.last = performance.now();
-      slow.value = value;
-    }, due);
-  });
-  useEffect(() => () => clearTimeout(state.timer), []);
-  return slow.value;
 }
 
 /** A choice that stands in the address. */
