@@ -111,8 +111,9 @@ def test_a_run_never_shows_the_evaluations_of_the_run_before(
     held: list[Route] = []
     page.route("**/5eed0001/evaluations", lambda route: held.append(route))
 
-    page.evaluate("history.pushState(null, '', '/runs/5eed0001/evaluations')")
-    page.evaluate("dispatchEvent(new PopStateEvent('popstate'))")
+    with page.expect_request("**/5eed0001/evaluations"):
+        page.evaluate("history.pushState(null, '', '/runs/5eed0001/evaluations')")
+        page.evaluate("dispatchEvent(new PopStateEvent('popstate'))")
 
     expect(page.get_by_role("heading", level=1)).to_contain_text("3e-6")
     expect(page.get_by_role("cell", name="set-of-the-first")).to_have_count(0)
