@@ -48,7 +48,7 @@ from services.cli.runs.rollouts import rollouts
 from services.cli.runs.runs import cancel, rm, runs, watch
 from services.cli.runs.samples import samples
 from services.cli.runs.show import show
-from services.cli.runs.submit import resume, submit
+from services.cli.runs.submit import fork, resume, submit
 from services.cli.runs.track import track
 from services.cli.runs.why import why
 from services.cli.workers import workers
@@ -69,7 +69,21 @@ root = Commands(
 GROUPS: dict[str, list[Callable[..., None]]] = {
     "Begin": [demo, up, open_page, doctor],
     "Data and config": [init, recipes, explain, preview, verifiers.score],
-    "Train": [submit, runs, show, chains, watch, why, set_run, tag, agents, cancel, resume, rm],
+    "Train": [
+        submit,
+        runs,
+        show,
+        chains,
+        watch,
+        why,
+        set_run,
+        tag,
+        agents,
+        cancel,
+        resume,
+        fork,
+        rm,
+    ],
     "Results": [
         metrics,
         samples,
@@ -96,7 +110,7 @@ FAMILIES: dict[str, dict[str, typer.Typer]] = {
     "Operate": {"keys": keys.commands},
 }
 """Commands that have commands of their own."""
-WITH_CONFIG = (preview, submit, resume)
+WITH_CONFIG = (preview, submit, resume, fork)
 NAMES = {evaluate: "eval", set_run: "set", open_page: "open"}
 """Commands that have another name than their function, which would hide Python's own."""
 for group, commands in GROUPS.items():

@@ -84,6 +84,11 @@ class RunSummary(BaseModel):
     resume_step: int | None = Field(
         None, description="The step of that checkpoint. Null: it continues no checkpoint."
     )
+    is_fork: bool = Field(
+        False,
+        description="Whether it was forked from `resume_from`, which was left as it was and may "
+        "still train.",
+    )
     chain: str | None = Field(None, description="The chain that it is a step of.")
     created: float = Field(description="Unix seconds.")
     started: float | None = Field(None, description="When it first ran, in Unix seconds.")

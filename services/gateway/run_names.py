@@ -21,8 +21,12 @@ def meant_id(kind: str, reference: str, records: Sequence[RunSummary | ChainReco
     whose id begins so. Raises Problem 404, or 409 with the ids of several records."""
     named = [record for record in records if record.name == reference]
     begins = [record for record in records if reference and record.id.startswith(reference)]
-    # Only runs have `resume_from`. A resumed run keeps the name, and answers to it.
-    continued = {getattr(record, "resume_from", None) for record in named}
+    # A resumed run keeps the name, and answers to it. A fork is a run of its own.
+    continued = {
+        record.resume_from
+        for record in named
+        if isinstance(record, RunSummary) and not record.is_fork
+    }
     meant = [record for record in named if record.id not in continued] or begins
     if len(meant) == 1:
         return meant[0].id

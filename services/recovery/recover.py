@@ -119,7 +119,8 @@ async def _resubmit(store: Store, data: Path, run: RunRecord, steps: dict[str, i
     named = f"run {run.name} ({run.id})"
     await store.recovery.clear(run.id)
     try:
-        if run.resume_from and (before := await store.runs.get(run.resume_from)):
+        resumed = None if run.is_fork else run.resume_from
+        if resumed and (before := await store.runs.get(resumed)):
             reason = f"run {run.id} continued it"
             await store.runs.set_state(before.id, RunState.CANCELLED, reason)
         await store.runs.submit(run)

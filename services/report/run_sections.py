@@ -120,7 +120,9 @@ def _summary(facts: Facts) -> Iterator[Part]:
         ]
     )
     if before := _steps_before(facts):
-        yield Paragraph(f"It continues run {record['resume_from']} from step {before:,}.")
+        how = "was forked from" if record.get("is_fork") else "continues"
+        at = "at" if record.get("is_fork") else "from"
+        yield Paragraph(f"It {how} run {record['resume_from']} {at} step {before:,}.")
     if not RunState(record["state"]).final:
         yield Paragraph("It is not over: this is how it stands now.")
 

@@ -115,7 +115,8 @@ def _facts(record: dict[str, Any]) -> Iterator[tuple[str, str]]:
         ),
     )
     if record["resume_from"]:
-        yield "continues", f"run {record['resume_from']} from step {record['resume_step'] or 0}"
+        how = "forked from" if record["is_fork"] else "continues"
+        yield how, f"run {record['resume_from']} from step {record['resume_step'] or 0}"
     if record["checkpoint"]:
         yield "checkpoint", f"step {record['committed_step']}: {escape(record['checkpoint'])}"
     if record["disk_bytes"] is not None:

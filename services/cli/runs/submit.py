@@ -1,4 +1,4 @@
-"""`headrace submit` and `resume`: from a recipe, a file and `--set` to a queued run."""
+"""`headrace submit`, `resume` and `fork`: from a recipe, a file and `--set` to a queued run."""
 
 import math
 import os
@@ -245,25 +245,77 @@ def resume(
         show_chain(chain)
 
 
+def fork(
+    run: Run,
+    set_: Set = None,
+    name: Annotated[
+        str | None, typer.Option(help="Default: RUN's name with -fork.", show_default=False)
+    ] = None,
+    pool: Annotated[
+        str | None,
+        typer.Option(
+            help="Who works on it. Default: RUN's pool, where it waits until RUN has ended.",
+            show_default=False,
+        ),
+    ] = None,
+    priority: Annotated[int, typer.Option(min=-1000, max=1000, help="Higher goes first.")] = 0,
+    tag: Tag = None,
+    notes: Annotated[
+        str | None, typer.Option(help="What people should know of it.", show_default=False)
+    ] = None,
+    dry_run: DryRun = False,
+    follow: Watch = False,
+    as_json: AsJson = False,
+    gateway: GatewayURL = None,
+) -> None:
+    """Queue a new run from a checkpoint of RUN, and leave RUN as it is.
+
+    RUN may still train. RUN@STEP starts from the kept checkpoint of that step (`headrace
+    checkpoints RUN` lists them), RUN alone from the newest one. --set changes keys of RUN's config.
+    The checkpoint is pinned, and RUN cannot be deleted before its forks.
+
+    Example:
+    headrace fork RUN@40 --set optimizer.lr=5e-7 --name lower-lr
+    """
+    overrides = overrides_from(set_ or [])
+    reference, step = run_and_step(run)
+    named = find(connect(gateway), reference)
+    if named.kind != "run":
+        raise CliError(f"{reference} is a chain: fork one of its runs (`headrace chains` has them)")
+    request = {
+        "step": step,
+        "config": overrides,
+        "name": name,
+        "pool": pool,
+        "priority": priority,
+        "tags": tag or None,
+        "notes": notes,
+    }
+    _submit(request, follow, as_json, gateway, dry_run, f"{named.path}/fork")
+
+
 def _submit(
     request: dict[str, Any],
     follow: bool,
     as_json: bool,
     gateway: str | None,
     dry_run: bool = False,
+    path: str = "/v1/runs",
 ) -> None:
     api = connect(gateway)
     given = {key: value for key, value in request.items() if value is not None}
     if problem := next(_unsendable(given.get("config"), ""), None):
         raise CliError(problem)
     if dry_run:
-        show_dry_run(api.post("/v1/runs?dry_run=true", json=given), as_json)
+        show_dry_run(api.post(f"{path}?dry_run=true", json=given), as_json)
         return
-    record = api.post("/v1/runs", json=given)
+    record = api.post(path, json=given)
     if not as_json:
         show_checked(record)
         if (step := record.get("resume_step")) is not None:
-            out.print(f"it continues run {record['resume_from']} from step {step}")
+            how = "was forked from" if record["is_fork"] else "continues"
+            at = "at" if record["is_fork"] else "from"
+            out.print(f"it {how} run {record['resume_from']} {at} step {step}")
     if not follow:
         if as_json:
             print_json(record)

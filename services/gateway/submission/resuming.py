@@ -92,17 +92,21 @@ class Resumed(NamedTuple):
     warnings: list[str]
 
 
-async def resumable(deps: Dependencies, reference: str | None) -> Resumed | None:
+async def resumable(
+    deps: Dependencies, reference: str | None, is_fork: bool = False
+) -> Resumed | None:
     """The run to resume: RUN, or RUN@STEP for the checkpoint of an earlier step; None without a
-    reference. If the last checkpoint is damaged, the newest one that is whole takes its place.
-    Raises Problem (404, 409)."""
+    reference. If the last checkpoint is damaged, the newest one that is whole takes its place. A
+    fork needs a checkpoint, and takes that of a run that trains, too. Raises Problem (404, 409)."""
     if reference is None:
         return None
     named, step = await _run_and_step(deps, reference)
     run = await run_with_step(named, step, deps.store.runs.get)
     if run.damage:
         raise Problem(HTTPStatus.CONFLICT, f"{run.damage}: it cannot be resumed")
-    if not run.state.final:
+    if is_fork and run.checkpoint is None:
+        raise Problem(HTTPStatus.CONFLICT, _nothing_to_fork(run))
+    if not is_fork and not run.state.final:
         raise Problem(
             HTTPStatus.CONFLICT,
             f"run {run.name} ({run.id}) is {run.state}: cancel it before it is resumed, or let it "
@@ -119,6 +123,17 @@ async def resumable(deps: Dependencies, reference: str | None) -> Resumed | None
     except ValueError as error:
         raise Problem(HTTPStatus.CONFLICT, str(error)) from None
     return await anyio.to_thread.run_sync(_checked, run, deps.volume, path, step)
+
+
+def _nothing_to_fork(run: RunRecord) -> str:
+    """Say why a run without a checkpoint cannot be forked, and what to do."""
+    named = f"run {run.name} ({run.id}) has no checkpoint, so it cannot be forked"
+    if run.max_steps == 0:
+        return f"{named}: it is an evaluation of a model, which trains nothing"
+    if run.state.final:
+        return f"{named}: `headrace resume {run.id}` begins it anew"
+    every = value_at(run.config, "training.checkpoint_every")
+    return f"{named}: wait for its first one, which it writes after step {every}"
 
 
 def begins_anew(run: RunRecord) -> bool:
@@ -164,5 +179,5 @@ def _at(run: RunRecord, path: str) -> RunRecord:
     """`run` as of the checkpoint `path`."""
     named = NAME.fullmatch(Path(path).name)
     step = int(named[1]) if named and path != run.checkpoint else run.committed_step
-    now = {"step": step, "version": step} if path != run.checkpoint else {}
-    return run.model_copy(update={"checkpoint": path, "committed_step": step, **now})
+    now = {"committed_step": step, "step": step, "version": step}
+    return run.model_copy(update={"checkpoint": path, **now})

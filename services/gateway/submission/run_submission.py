@@ -160,13 +160,14 @@ async def accept(
     submission: RunSubmission,
     steps: Steps | None = None,
     rows: range | None = None,
+    is_fork: bool = False,
 ) -> Accepted:
     """The record to queue. `steps`: what earlier steps of a chain will have made. `rows`: those
     that are to be shown; then no reference is checked, and what would refuse the run is a warning
-    if the rows can be shown all the same. Raises Problem (404
-    for an unknown recipe or run, 409 for a run that is not over, 422 listing everything that is
-    wrong with the config)."""
-    resumed = await resumable(deps, submission.resume_from)
+    if the rows can be shown all the same. `is_fork`: the run of `resume_from` is forked, and stays
+    as it is. Raises Problem (404 for an unknown recipe or run, 409 for a run that is not over, 422
+    listing everything that is wrong with the config)."""
+    resumed = await resumable(deps, submission.resume_from, is_fork)
     source = resumed.record if resumed else None
     previous = None if source is None or begins_anew(source) else source
     draft = await _draft(deps, submission, source, previous, steps)
@@ -225,11 +226,12 @@ async def accept(
         preview=rendering.first,
         resume_from=previous.id if previous else None,
         resume_step=previous.committed_step if previous and previous.checkpoint else None,
+        is_fork=is_fork,
         created=time.time(),
         max_steps=max_steps,
         dataset_rows=mixture.rows,
     )
-    if resumed and resumed.goes_back:
+    if resumed and (resumed.goes_back or is_fork):
         at = ("checkpoint", "committed_step", "step", "version")
         record = record.model_copy(update={name: getattr(resumed.record, name) for name in at})
     policy = draft.models.policy

@@ -94,6 +94,10 @@ class Generation:
     """The limit of its config."""
     lost_writes: str = ""
     """A description of writes that Redis has lost."""
+    order: dict[str, int] = field(default_factory=dict)
+    """The place of its next new task, by the names of `new_run.ORDER`; empty if supervised."""
+    newest: str = ""
+    """The newest row of its ledger; empty if it has none."""
 
 
 def audit(generations: Sequence[Generation]) -> Audit:

@@ -23,8 +23,8 @@ class RowNotes:
 
 
 @dataclass(frozen=True)
-class EndedRun:
-    """The parts of an ended run that its continuation takes over."""
+class ContinuedRun:
+    """The parts of a run that its continuation takes over."""
 
     run: str
     step: int
@@ -34,6 +34,8 @@ class EndedRun:
     lineages: list[str]
     open: list[str]
     """Tasks that have not ended."""
+    forked_at: str = ""
+    """The newest row of the run's ledger that its fork counts; empty unless the run is forked."""
 
 
 def is_live_run(record: RunRecord) -> bool:
@@ -53,7 +55,7 @@ class _Sampling:
 
 
 def submission(
-    record: RunRecord, rows: int, ended: EndedRun | None, noted: RowNotes | None
+    record: RunRecord, rows: int, ended: ContinuedRun | None, noted: RowNotes | None
 ) -> list[str]:
     """Return the arguments of `submit.lua`. `rows` is the length of an epoch. `noted` are the notes
     of the continued run about these rows; None if it had other rows."""
@@ -67,9 +69,12 @@ def submission(
         fields["batch"] = config["algorithm"]["prompts_per_step"]
         begins = _sampling(record, rows, ended, noted)
     written = {name: text_of(value) for name, value in fields.items() if value is not None}
+    order = {name: str(value) for name, value in begins.order.items()}
+    if ended is not None and ended.forked_at:
+        order["forked_at"] = ended.forked_at
     return [
         json.dumps(written),
-        json.dumps({name: str(value) for name, value in begins.order.items()}),
+        json.dumps(order),
         json.dumps(begins.returned),
         json.dumps(begins.cancelled),
         f"run {record.resume_from} used other rows",
@@ -80,7 +85,7 @@ def submission(
 
 
 def _sampling(
-    record: RunRecord, rows: int, ended: EndedRun | None, noted: RowNotes | None
+    record: RunRecord, rows: int, ended: ContinuedRun | None, noted: RowNotes | None
 ) -> _Sampling:
     """Return the initial state of a run that samples, with the arguments of `submission`."""
     begins = _Sampling(dict(zip(ORDER, (0, 0, rows, 0), strict=True)))

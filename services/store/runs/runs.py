@@ -23,7 +23,7 @@ from services.store.keys import (
 from services.store.runs.ledger import Ledger
 from services.store.runs.new_run import (
     ORDER,
-    EndedRun,
+    ContinuedRun,
     RowNotes,
     is_live_run,
     order_of,
@@ -54,24 +54,16 @@ class Runs(RunRecords):
 
     async def submit(self, record: RunRecord, starts_from: Collection[str] = ()) -> None:
         """Write a run and queue it. With `resume_from`, it continues from that run's checkpoint, or
-        from an earlier one that the record names, and leases the open tasks first. Raises Gone if
-        that run, or one of `starts_from`, is gone or being deleted, and StillRunning if it has not
-        ended."""
+        from an earlier one that the record names, and leases the open tasks first. A fork leaves
+        that run as it is. Raises Gone if that run, or one of `starts_from`, is gone or being
+        deleted, and StillRunning if it has not ended and this is no fork."""
         # Check that the record can be read back.
         decode(record.model_dump_json().encode())
-        ended = await self._close(record.resume_from) if record.resume_from else None
-        if ended is not None and record.checkpoint is not None:
-            undone = await self._ledger.trained_after(ended.run, record.committed_step)
-            ended = replace(ended, open=[*undone, *ended.open])
-        elif ended is not None:
-            record = record.model_copy(
-                update={
-                    "checkpoint": ended.checkpoint,
-                    "committed_step": ended.step,
-                    "step": ended.step,
-                    "version": ended.step,
-                }
-            )
+        ended = None
+        if record.resume_from and record.is_fork:
+            ended = await self._ledger.forked(record.resume_from, record.committed_step)
+        elif record.resume_from:
+            record, ended = await self._resumed(record, record.resume_from)
         dataset = await self._datasets.find(record.config["data"].get("dataset", ""))
         noted = None
         if ended is not None and await self._same_rows(ended.run, record, dataset):
@@ -99,6 +91,21 @@ class Runs(RunRecords):
             await self.delete(record.id)
             raise Gone(problem)
         await self._queue(record)
+
+    async def _resumed(self, record: RunRecord, run: str) -> tuple[RunRecord, ContinuedRun]:
+        """Close `run`, which has ended. Return `record` with the checkpoint that it starts from,
+        and the parts of `run` that it takes over."""
+        ended = await self._close(run)
+        if record.checkpoint is not None:
+            undone = await self._ledger.trained_after(ended.run, record.committed_step)
+            return record, replace(ended, open=[*undone, *ended.open])
+        at = {
+            "checkpoint": ended.checkpoint,
+            "committed_step": ended.step,
+            "step": ended.step,
+            "version": ended.step,
+        }
+        return record.model_copy(update=at), ended
 
     async def queue_again(self, record: RunSummary) -> None:
         """List and queue a run of the state `queued` whose submission broke off after it was
@@ -141,7 +148,7 @@ class Runs(RunRecords):
         earlier = await self._datasets.find(named.decode()) if named else None
         return earlier is not None and dataset is not None and earlier.id == dataset.id
 
-    async def _close(self, run: str) -> EndedRun:
+    async def _close(self, run: str) -> ContinuedRun:
         """Close a run that has ended, and return its last state."""
         with reading(f"what Redis holds of run {run}"):
             emptied = [run_key(run, part) for part in EMPTIED_PARTS]
@@ -153,7 +160,7 @@ class Runs(RunRecords):
             raise StillRunning(run, record.state)
         (step, checkpoint), order, lineages, tasks = reply
         with reading(f"what Redis holds of run {run}"):
-            return EndedRun(
+            return ContinuedRun(
                 run,
                 int(step or 0),
                 checkpoint.decode() if checkpoint else None,

@@ -144,6 +144,66 @@ def test_a_run_is_resumed_from_a_step_and_from_the_newest_checkpoint_that_is_who
     assert refused.json()["detail"].endswith("earlier ones that are whole: none")
 
 
+def test_a_run_that_trains_is_forked_from_a_kept_checkpoint(
+    api: httpx.Client,
+    submit: Any,
+    in_store: InStore,
+    gateway: GatewayProcess,
+    headrace: Headrace,
+) -> None:
+    run = submit().json()
+    names = [f"runs/{run['id']}/checkpoints/step-{step:06d}-9f3a1c" for step in (1, 3, 5)]
+    path = f"/v1/runs/{run['id']}"
+    early = api.post(f"{path}/fork", json={})
+    assert (early.status_code, "has no checkpoint" in early.json()["detail"]) == (409, True)
+    for name in names:
+        write_checkpoint(gateway.data / name)
+
+    async def train(store: Store) -> None:
+        token = await store.runs.acquire(run["id"], "9f3a1c")
+        fields = {"checkpoint": names[2], "committed_step": 5, "step": 6}
+        await store.runs.update(run["id"], token, fields)
+        await store.runs.set_state(run["id"], "running", "")
+
+    in_store(train)
+    missing = api.post(f"{path}/fork", json={"step": 4})
+    assert (missing.status_code, "it has those of 1, 3, 5" in missing.json()["detail"]) == (
+        409,
+        True,
+    )
+    seed = api.post(f"{path}/fork", json={"config": {"training": {"seed": 7}}})
+    assert set(problems(seed)) == {"training.seed"}
+    assert not list(gateway.data.glob(f"runs/{run['id']}/checkpoints/pinned-*"))
+
+    body = {"step": 3, "config": {"optimizer": {"lr": 3e-7}}, "tags": ["lower"]}
+    tried = api.post(f"{path}/fork?dry_run=true", json=body)
+    assert (tried.status_code, tried.json()["config"]["optimizer"]["lr"]) == (200, 3e-7)
+    key = {"Idempotency-Key": "fork-once"}
+    made = api.post(f"{path}/fork", json=body, headers=key)
+    assert made.status_code == 201, made.text
+    fork = made.json()
+    assert api.post(f"{path}/fork", json=body, headers=key).json()["id"] == fork["id"]
+    at = ("name", "is_fork", "resume_from", "resume_step", "checkpoint", "step", "version")
+    wanted = (f"{run['name']}-fork", True, run["id"], 3, names[1], 3, 3)
+    assert tuple(fork[each] for each in at) == wanted
+    assert (fork["tags"], fork["config"]["optimizer"]["lr"]) == (["lower"], 3e-7)
+    still = api.get(path).json()
+    assert (still["state"], still["committed_step"], still["is_fork"]) == ("running", 5, False)
+
+    pinned = api.get(f"{path}/checkpoints").json()["checkpoints"]
+    assert [each["step"] for each in pinned if each["pinned"]] == [3]
+    needed = api.post(f"{path}/checkpoints/3/unpin")
+    assert (needed.status_code, fork["id"] in needed.json()["detail"]) == (409, True)
+    said = headrace("fork", run["id"], "--set", "optimizer.lr=1e-7", "--name", "lowest")
+    assert f"it was forked from run {run['id']} at step 5" in said.stdout, said.stderr
+    for forked in (fork["id"], "lowest"):
+        api.post(f"/v1/runs/{forked}/cancel")
+    in_store(lambda store: store.runs.fail(run["id"], "for the test"))
+    kept = api.delete(path)
+    assert (kept.status_code, "continues it" in kept.json()["detail"]) == (409, True)
+    assert api.post(f"{path}/checkpoints/3/unpin").status_code == 200
+
+
 def test_a_resumed_run_cannot_change_what_its_checkpoint_depends_on(
     api: httpx.Client, submit: Any, in_store: InStore
 ) -> None:

@@ -28,6 +28,7 @@ from services.rollouts.parts import part_name
 from services.rollouts.reader import page
 from services.store import Store
 from services.volume import Volume
+from services.volume.kept_checkpoints import pin
 from tests.integration.learner.conftest import Place, placed, stored
 from tests.integration.learner.forked import Learner
 from tests.integration.learner.torch_worker import TorchWorker, eventually, serving
@@ -149,13 +150,14 @@ def batched(answers: list[dict[str, Any]], size: int) -> list[list[dict[str, Any
 
 @dataclass
 class Story:
-    """The outcome of three runs. `first` makes a model. The learner is killed in `second`, which is
-    cancelled later. `third` resumes it."""
+    """The outcome of four runs. `first` makes a model. The learner is killed in `second`, which is
+    cancelled later. `forked` is a fork of it, made while it trained, and `third` resumes it."""
 
     place: Place
     first: RunRecord
     second: RunRecord
     third: RunRecord
+    forked: RunRecord
     before: dict[str, str]
     """Checksums of the versions of `second` that were published before the kill, by tag."""
     versions: dict[str, str]
@@ -163,6 +165,16 @@ class Story:
     exit_code: int
     devices: LearnerDevices | None
     """The learner's checksums."""
+
+
+async def checkpoint_pinned(place: Place, store: Store) -> dict[str, Any]:
+    """Pin the checkpoint of `second`, and return the fields of a fork that starts from it."""
+    record = await store.runs.get("second")
+    assert record is not None
+    assert (record.committed_step, record.state) == (5, RunState.RUNNING)
+    pin(place.data / str(record.checkpoint), True)
+    at = {"committed_step": 5, "step": 5, "version": 5, "checkpoint": record.checkpoint}
+    return at | {"resume_from": "second", "resume_step": 5, "is_fork": True}
 
 
 async def make_story(place: Place) -> Story:
@@ -178,6 +190,8 @@ async def make_story(place: Place) -> Story:
             return record is not None and record.step >= step
 
         await eventually(lambda: reached(8))
+        fewer = rl(training=rl()["training"] | {"max_steps": 7})
+        await submit(store, "forked", fewer, **await checkpoint_pinned(place, store))
         learner.send_signal(signal.SIGKILL)
         learner.wait()
         before = dict(worker.digests)
@@ -185,6 +199,10 @@ async def make_story(place: Place) -> Story:
         await eventually(lambda: reached(14))
         await store.runs.cancel("second")
         second = await ended(store, "second")
+        working.cancel()
+        forking = TorchWorker(store, volume, "forked", parse_config(fewer))  # type: ignore[arg-type]
+        working = asyncio.create_task(forking.work())
+        forked = await ended(store, "forked")
         working.cancel()
         longer = rl(training=rl()["training"] | {"max_steps": second.step + 3})
         await submit(store, "third", longer, resume_from="second")
@@ -196,7 +214,7 @@ async def make_story(place: Place) -> Story:
         exit_code = learner.wait()
         first = await ended(store, "first")
         devices = await store.pools.devices("default")
-    return Story(place, first, second, third, before, worker.digests, exit_code, devices)
+    return Story(place, first, second, third, forked, before, worker.digests, exit_code, devices)
 
 
 @pytest.fixture(scope="module")
@@ -224,7 +242,9 @@ def test_a_cancelled_run_ends_with_a_checkpoint_of_its_last_step(story: Story) -
     assert second.checkpoint is not None
     assert verify(story.place.data / second.checkpoint).step == second.step
     folder = story.place.data / "runs/second/checkpoints"
-    assert len(list(folder.iterdir())) == 2
+    # Step 5 is pinned.
+    assert sorted(path.name[:11] for path in folder.glob("step-*"))[0] == "step-000005"
+    assert len(list(folder.glob("step-*"))) == 3
 
 
 def test_a_killed_learner_replays_its_recorded_batches_bit_for_bit(story: Story) -> None:
@@ -257,6 +277,14 @@ def test_a_run_that_resumes_another_goes_on_at_its_step(story: Story) -> None:
     assert story.exit_code == 0
 
 
+def test_a_fork_trains_from_a_checkpoint_of_a_run_that_trained_on(story: Story) -> None:
+    assert (story.forked.state, story.forked.step) == (RunState.SUCCEEDED, 7)
+    rows = steps(story.place, "forked")
+    assert [row["step"] for row in rows] == [6, 7]
+    assert story.second.step >= 14
+    assert_answers_fit(story.place, "forked", rows)
+
+
 def test_a_learner_says_how_much_memory_its_host_has(story: Story) -> None:
     assert story.devices is not None
     assert story.devices.host is not None
@@ -268,7 +296,7 @@ def test_each_line_of_the_learners_log_names_the_process_and_the_run(story: Stor
     lines = [json.loads(line) for line in story.place.log.read_text().splitlines()]
     assert {line["process"] for line in lines} == {"learner"}
     named = {line.get("run") for line in lines if line["event"] != "learner ready"}
-    assert named == {"first", "second", "third"}
+    assert named == {"first", "second", "forked", "third"}
 
 
 VALUED: dict[str, Any] = {

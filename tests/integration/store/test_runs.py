@@ -268,6 +268,40 @@ async def test_only_an_ended_run_is_continued(scene: Scene) -> None:
     assert await scene.store.runs.get("r2") is None
 
 
+async def test_a_fork_of_a_run_that_trains_has_its_order_and_leaves_it_as_it_is(
+    scene: Scene,
+) -> None:
+    await scene.start(rows=100, batch=2, eta=9)
+    await scene.trained(1)
+    await scene.trained(2)
+    four, five, six, seven = await scene.leased(4)
+    await scene.complete(five)
+    await scene.store.tasks.drop(RUN, six.attempt, "bad_reference", "")
+    await scene.store.tasks.release(RUN, [seven.attempt])
+    before = await scene.store.ledger.generation(RUN)
+
+    at = {"checkpoint": "checkpoints/1", "committed_step": 1, "step": 1, "version": 1}
+    fork = record("fork", batch=2, eta=9, resume_from=RUN, is_fork=True, **at)
+    await scene.store.runs.submit(fork)
+
+    assert await scene.store.ledger.generation(RUN) == before
+    # The run goes on under the same lease and token.
+    await scene.complete(four)
+    await scene.plan(3, await scene.store.trajectories.read(RUN, wait=1))
+    await scene.commit(3)
+    scene.run = "fork"
+    # Tasks 2 and 3 were trained after step 1, and 4, 5 and 7 had not ended.
+    assert await scene.returned() == [2, 3, 4, 5, 7]
+    assert await scene.store.runs.lineages("fork") == [("aaa", 0)]
+    await scene.take_over("bbb")
+    leases = await scene.leased(6)
+    assert tasks(leases) == [2, 3, 4, 5, 7, 8]
+    found = await scene.store.ledger.audit("fork")
+    assert (found.tasks, found.trained, found.dropped) == (9, 2, {"bad_reference": 1})
+    assert (found.in_flight, found.problems, found.clean) == (6, [], True)
+    assert (await scene.store.ledger.audit(RUN)).clean
+
+
 # --- datasets of runs ---------------------------------------------------------------------------
 
 

@@ -37,3 +37,7 @@ def test_a_resumed_run_answers_to_the_name_of_the_run_that_it_continues() -> Non
     # Two runs that continue the same one are two again.
     with pytest.raises(Problem, match="2 runs are called"):
         meant_id("run", "grpo", [run("d", "grpo", resume_from="b"), *runs])
+    # A fork leaves the run its name.
+    fork = run("e", "mine", resume_from="a").model_copy(update={"is_fork": True})
+    with pytest.raises(Problem, match="2 runs are called"):
+        meant_id("run", "mine", [fork, run("a", "mine")])

@@ -165,7 +165,7 @@ function Chips({ run }: { run: RunRecord }) {
       ))}
       {changed.length > 12 && <li class="quiet">and {changed.length - 12} more</li>}
       {run.tags?.map((tag) => <li key={tag}><a class="tag" href={`/?tag=${encodeURIComponent(tag)}`}>{tag}</a></li>)}
-      {run.resume_from && <li><Chip label="continues"><a href={runPath(run.resume_from)}>{run.resume_from}</a>{run.resume_step ? ` at step ${run.resume_step}` : ""}</Chip></li>}
+      {run.resume_from && <li><Chip label={run.is_fork ? "forked from" : "continues"}><a href={runPath(run.resume_from)}>{run.resume_from}</a>{run.resume_step ? ` at step ${run.resume_step}` : ""}</Chip></li>}
       <li><Chip label="pool">{run.pool}</Chip></li>
       {run.priority !== 0 && <li><Chip label="priority">{run.priority}</Chip></li>}
       {run.submitter && <li><Chip label="by">{run.submitter}</Chip></li>}

@@ -78,10 +78,21 @@ async def pin_one(deps: Deps, record: RunDep, step: Step) -> Checkpoint:
     "/{run}/checkpoints/{step}/unpin",
     operation_id="run_checkpoints_unpin",
     summary="Unpin a checkpoint",
-    responses=responses(PROBLEMS),
+    responses=responses(
+        PROBLEMS | {409: "An unfinished fork needs it, or several runs have this name"}
+    ),
 )
 async def unpin_one(deps: Deps, record: RunDep, step: Step) -> Checkpoint:
-    """Take the pin away: the checkpoint goes when a newer one takes its place."""
+    """Take the pin away: the checkpoint goes when a newer one takes its place. Refused (409) while
+    an unfinished fork has no checkpoint of its own."""
+    directory = str((await _checkpoint_of(deps, record, step)).folder.relative_to(deps.volume.root))
+    for fork in await deps.store.runs.live():
+        if fork.is_fork and fork.checkpoint == directory:
+            raise Problem(
+                HTTPStatus.CONFLICT,
+                f"run {fork.name} ({fork.id}, {fork.state}) was forked from this checkpoint and "
+                "has none of its own yet: wait for that, or cancel the fork",
+            )
     return await _pinned(deps, record, step, False)
 
 

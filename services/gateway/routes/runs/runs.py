@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from http import HTTPStatus
 from typing import Annotated, Any, TypeVar
 
@@ -26,6 +27,7 @@ from services.gateway.run_deletion import delete_run
 from services.gateway.run_edits import RunPatch, edit_run
 from services.gateway.run_index import Test
 from services.gateway.submission.fitting import DryRun, refusals
+from services.gateway.submission.forked_checkpoint import pinned
 from services.gateway.submission.run_submission import (
     RunSubmission,
     accept,
@@ -157,20 +159,26 @@ async def submit(
 
 
 async def queue(
-    deps: Dependencies, submission: RunSubmission, caller: Caller, request_try: RequestTry
+    deps: Dependencies,
+    submission: RunSubmission,
+    caller: Caller,
+    request_try: RequestTry,
+    is_fork: bool = False,
 ) -> RunRecord:
-    """Check a submission and queue it. Raises Problem as `accept`."""
+    """Check a submission and queue it. The checkpoint of a fork is pinned before. Raises Problem as
+    `accept`."""
     # A try that broke off may have written the run, and not queued it.
     if request_try.is_repeated and (written := await deps.store.runs.get(request_try.id)):
         if written.state is RunState.QUEUED:
             await deps.store.runs.queue_again(written)
         return await _submitted(deps, written)
-    accepted = await accept(deps, submission)
+    accepted = await accept(deps, submission, is_fork=is_fork)
     record = accepted.record.model_copy(update={"submitter": caller.name, "id": request_try.id})
     if too_large := refusals(accepted.estimate):
         raise refusal(too_large)
     try:
-        await deps.store.runs.submit(record, needed_runs(record))
+        async with pinned(deps.volume, record) if is_fork else nullcontext():
+            await deps.store.runs.submit(record, needed_runs(record))
     except Gone as error:
         raise Problem(HTTPStatus.CONFLICT, f"the run was not queued: {error}") from None
     queued = await _submitted(deps, record)
