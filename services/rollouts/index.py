@@ -21,6 +21,7 @@ from services.contracts.groups.rollout import RolloutStatus
 from services.contracts.scores import ScoreStatus
 from services.rollouts.parts import step_of
 from services.runtime.logs import get_logger
+from services.volume import written_beside
 
 log = get_logger(__name__)
 
@@ -126,9 +127,10 @@ def cut(folder: Path, step: int) -> None:
     for path in folder.glob("index-rank-*.bin"):
         records = opened(path)
         kept = bisect_right(records["step"], step)
-        del records
-        with path.open("r+b") as file:
-            file.truncate(kept * RECORD.itemsize)
+        # A new file: a process that has mapped this one dies (SIGBUS) if it gets shorter.
+        if kept * RECORD.itemsize < path.stat().st_size:
+            with written_beside(path) as beside:
+                records[:kept].tofile(beside)
     for path in [*folder.iterdir()] if folder.exists() else []:
         of_step = step_of(path)
         if path.name.startswith(".") or (of_step is not None and of_step > step):

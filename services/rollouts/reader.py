@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -170,12 +171,18 @@ def _containing(folder: Path, records: Records, text: str, damage: Damage) -> Re
         path = folder / part_name(int(records["step"][0]), int(rank))
         try:
             with pq.ParquetFile(path) as part:
-                column = part.read(["completion"], use_threads=False).column(0)
-            matches = pc.match_substring(column, text, ignore_case=True).to_numpy()
+                matches = np.concatenate([*_matches(part, text)])
             kept[of_rank] = matches[records["place"][of_rank]]
         except (OSError, ValueError, KeyError, IndexError) as error:
             damage.report(path, error)
     return records[kept]
+
+
+def _matches(part: pq.ParquetFile, text: str) -> Iterator[npt.NDArray[np.bool_]]:
+    """Yield, for each row group, which of its completions contain `text`."""
+    for number in range(part.num_row_groups):
+        column = part.read_row_group(number, ["completion"], use_threads=False).column(0)
+        yield pc.match_substring(column, text, ignore_case=True).to_numpy()
 
 
 def rows_of(

@@ -9,7 +9,7 @@ import pytest
 
 from services.contracts.groups.rollout import EXCERPT, RolloutStatus
 from services.rollouts import index, reader
-from services.rollouts.index import RolloutFilter, cut, first_step, index_path
+from services.rollouts.index import RolloutFilter, cut, first_step, index_path, opened
 from services.rollouts.parts import parts_of
 from services.rollouts.reader import excerpt, group, joined, page
 from services.rollouts.sampled import choose, sampled_answers
@@ -166,6 +166,14 @@ def test_the_index_of_another_part_is_noticed(folder: Path, tmp_path: Path) -> N
     parts_of(folder, 2)[0].write_bytes(parts_of(other, 2)[0].read_bytes())
     shown = page(folder, RolloutFilter(step=2), None, 10)
     assert (shown.rollouts, shown.damaged) == ([], ["part-00000002-rank-0001.parquet"])
+
+
+def test_a_reader_keeps_what_it_has_mapped_while_a_learner_goes_back(folder: Path) -> None:
+    records = opened(index_path(folder, 0))
+    cut(folder, 1)
+    assert records["step"].tolist() == [1, 1, 3]
+    assert opened(index_path(folder, 0))["step"].tolist() == [1, 1]
+    assert not [path for path in folder.iterdir() if path.name.startswith(".")]
 
 
 def test_a_torn_index_record_is_ignored_and_overwritten(folder: Path, tmp_path: Path) -> None:
