@@ -10,8 +10,10 @@ import os
 import signal
 import sys
 import tempfile
+from collections.abc import Sequence
 from http import HTTPStatus
 from pathlib import Path
+from typing import NamedTuple
 
 from reward.verifiers.added_verifiers import NAME, added, keep, remove
 from reward.verifiers.registry import Registry
@@ -23,6 +25,10 @@ from services.runtime.logs import get_logger
 log = get_logger(__name__)
 
 TRIAL_SECONDS = 60.0
+MOST_OUTPUT = 1 << 20
+"""Bytes of a trial's output that are kept."""
+KILLED_SECONDS = 5.0
+"""How long the pipes of a killed process may stay open."""
 NOT_ALLOWED = (
     "this reward service takes no verifiers over its API. Its operator allows it with "
     "HEADRACE_VERIFIER_UPLOADS=true in the environment or the .env of the service, or names the "
@@ -85,12 +91,9 @@ class Uploads:
     async def remove(self, reference: str) -> None:
         """Remove the verifier NAME, or the version NAME@VERSION."""
         self._check_allowed()
-        name, _, version = reference.partition("@")
+        name, at, version = reference.partition("@")
         async with self._turn:
-            if version and not version.isdecimal():
-                raise _unknown(reference)
-            number = int(version) if version else None
-            if not await asyncio.to_thread(remove, self._data, name, number):
+            if not await asyncio.to_thread(remove, self._data, name, version if at else None):
                 raise _unknown(reference)
         log.info("verifier removed", verifier=reference)
 
@@ -115,31 +118,61 @@ def _unknown(reference: str) -> Problem:
     )
 
 
+class Output(NamedTuple):
+    """What a process has printed, at most the last MOST_OUTPUT bytes of each."""
+
+    code: int | None
+    out: bytes
+    errors: bytes
+
+
+async def output_of(command: Sequence[str], seconds: float) -> Output | None:
+    """Run a command, and end all processes of its session. Return None if it takes longer."""
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+
+    async def end_of(stream: asyncio.StreamReader | None) -> bytes:
+        assert stream is not None
+        kept = b""
+        while piece := await stream.read(1 << 16):
+            kept = (kept + piece)[-MOST_OUTPUT:]
+        return kept
+
+    async def read() -> Output:
+        out, errors = await asyncio.gather(end_of(process.stdout), end_of(process.stderr))
+        return Output(await process.wait(), out, errors)
+
+    # asyncio notices the end of a process only once its pipes are read to their ends.
+    reading = asyncio.create_task(read())
+    try:
+        await asyncio.wait([reading], timeout=seconds)
+        return reading.result() if reading.done() else None
+    finally:
+        # The command may have started processes that outlive it.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        # A process in another session may still hold the pipes.
+        await asyncio.wait([reading], timeout=KILLED_SECONDS)
+        reading.cancel()
+
+
 async def _trial_of(new: NewVerifier) -> VerifierTrial:
     """Try a file in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="headrace-verifier-") as folder:
         file = Path(folder) / new.file
         file.write_text(new.source, encoding="utf-8")
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "reward.verifiers.trial", str(file), new.object or ""),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-        )
-        try:
-            output, errors = await asyncio.wait_for(process.communicate(), TRIAL_SECONDS)
-        except TimeoutError:
-            late = f"it has not loaded and passed its tests in {TRIAL_SECONDS:g} s"
-            return VerifierTrial(problem=late)
-        finally:
-            # The file may have started processes that outlive it.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-    lines = output.decode(errors="replace").splitlines()
+        module = (sys.executable, "-m", "reward.verifiers.trial")
+        output = await output_of([*module, str(file), new.object or ""], TRIAL_SECONDS)
+    if output is None:
+        late = f"it has not loaded and passed its tests in {TRIAL_SECONDS:g} s"
+        return VerifierTrial(problem=late)
+    lines = output.out.decode(errors="replace").splitlines()
     try:
         return VerifierTrial.model_validate_json(lines[-1])
     except (IndexError, ValueError):
-        last = " ".join(errors.decode(errors="replace").strip().splitlines()[-1:])
-        problem = f"its process ended with code {process.returncode}: {last}"
-        return VerifierTrial(problem=problem)
+        last = " ".join(output.errors.decode(errors="replace").strip().splitlines()[-1:])
+        return VerifierTrial(problem=f"its process ended with code {output.code}: {last}")

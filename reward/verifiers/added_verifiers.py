@@ -1,13 +1,13 @@
 """The folder of verifiers that an operator adds while the service runs.
 
 `verifiers/NAME/VERSION/OBJECT.py` is a version of the verifier NAME: a file as it was sent, whose
-OBJECT is a class or a function. Versions are never changed; a new file is the next version. NAME is
-the newest one, NAME@VERSION any of them.
+OBJECT is a class or a function. Versions are never changed; a new file is the next version. A
+version that is removed leaves its folder without a file, so no later one gets its number. NAME is
+the newest version, NAME@VERSION any of them.
 """
 
 import os
 import re
-import shutil
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
@@ -55,7 +55,7 @@ def keep(data: Path, name: str, object: str, source: str) -> AddedVerifier:
     """Write the next version of a verifier. Raises OSError."""
     folder = data / FOLDER / name
     folder.mkdir(parents=True, exist_ok=True)
-    versions = [verifier.version for verifier in added(data) if verifier.name == name]
+    versions = [int(inner.name) for inner in folder.iterdir() if inner.name.isdecimal()]
     version = max(versions, default=0) + 1
     # The file appears with its whole text, or not at all.
     with tempfile.TemporaryDirectory(dir=folder, prefix=".new-") as made:
@@ -69,13 +69,13 @@ def keep(data: Path, name: str, object: str, source: str) -> AddedVerifier:
     return AddedVerifier(name, version, folder / str(version) / f"{object}.py")
 
 
-def remove(data: Path, name: str, version: int | None) -> list[AddedVerifier]:
-    """Remove a version of a verifier, or all of them. Return what was removed."""
+def remove(data: Path, name: str, version: str | None) -> list[AddedVerifier]:
+    """Remove a version of a verifier, or all of them (None). Return what was removed."""
     removed = [
         verifier
         for verifier in added(data)
-        if verifier.name == name and version in (None, verifier.version)
+        if verifier.name == name and version in (None, str(verifier.version))
     ]
     for verifier in removed:
-        shutil.rmtree(verifier.file.parent)
+        verifier.file.unlink(missing_ok=True)
     return removed

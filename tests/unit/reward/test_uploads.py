@@ -1,12 +1,13 @@
 """Verifiers that are added while the reward service runs."""
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from reward.uploads import Uploads
+from reward.uploads import MOST_OUTPUT, Uploads, output_of
 from reward.verifiers import added_verifiers
 from reward.verifiers.registry import build_registry
 from reward.verifiers.trial import VerifierTrial, tried
@@ -35,10 +36,34 @@ async def test_each_file_of_a_name_is_the_next_version_and_all_can_be_named(tmp_
     assert uploads(tmp_path).versions() == {"short": [2]}
     await uploads(tmp_path).remove("short")
     assert added_verifiers.entries(tmp_path) == []
-    for unknown in ("short", "short@1", "short@x", "../x", "math"):
+    for unknown in ("short", "short@1", "short@x", "short@" + "9" * 5000, "../x", "math"):
         with pytest.raises(Problem, match="no verifier") as refused:
             await uploads(tmp_path).remove(unknown)
         assert refused.value.status == 404
+
+
+async def test_no_later_file_gets_the_number_of_a_removed_version(tmp_path: Path) -> None:
+    for _ in range(2):
+        await uploads(tmp_path).add(new())
+    await uploads(tmp_path).remove("short@2")
+    assert (await uploads(tmp_path).add(new(SHORT + "# 3\n"))).version == 3
+    with pytest.raises(Problem, match="no verifier 'short@'"):
+        await uploads(tmp_path).remove("short@")
+    await uploads(tmp_path).remove("short")
+    assert (await uploads(tmp_path).add(new(SHORT + "# 4\n"))).version == 4
+    assert added_verifiers.entries(tmp_path)[0].startswith("short@4=")
+
+
+async def test_only_the_end_of_what_a_file_prints_is_kept() -> None:
+    code = "import sys; sys.stderr.write('x' * (1 << 22)); print('end')"
+    output = await output_of([sys.executable, "-c", code], 60)
+    assert output is not None
+    assert (output.code, output.out, len(output.errors)) == (0, b"end\n", MOST_OUTPUT)
+
+
+async def test_a_file_that_prints_without_an_end_is_given_up_in_time() -> None:
+    async with asyncio.timeout(20):
+        assert await output_of(["yes"], 0.3) is None
 
 
 async def test_nothing_is_added_unless_the_operator_allows_it(tmp_path: Path) -> None:
