@@ -67,12 +67,15 @@ async def edit_run(deps: Dependencies, run: RunRecord, patch: RunPatch, by: str)
         given["tags"] = list(dict.fromkeys(given["tags"]))
     while True:
         fields, event = _changes(run, given, by)
+        refused = ""
+        if event:
+            states = _states(run, given)
+            refused = await deps.store.run_edits.add(run.id, run.edits, fields, states, event)
+        if not refused and "priority" in given:
+            # Also if the record has it already: its gateway may have died before this call.
+            await deps.store.run_edits.move(run.id, run.pool, run.created, given["priority"])
         if not event:
             return run
-        states = _states(given)
-        refused = await deps.store.run_edits.add(run.id, run.edits, fields, states, event)
-        if not refused and "priority" in fields:
-            await deps.store.run_edits.move(run.id, run.pool, run.created, fields["priority"])
         after = await deps.store.runs.get(run.id)
         if after is None:
             raise Problem(HTTPStatus.NOT_FOUND, f"run {run.name!r} was deleted meanwhile")
@@ -81,11 +84,14 @@ async def edit_run(deps: Dependencies, run: RunRecord, patch: RunPatch, by: str)
         run = after
 
 
-def _states(given: dict[str, Any]) -> list[RunState]:
-    """Return the states in which all of `given` may be changed."""
-    if "priority" in given:
+def _states(run: RunRecord, given: dict[str, Any]) -> list[RunState]:
+    """Return the states in which the changes of `given` to `run` hold."""
+    if not any(key in CONFIG_KEYS or key == "priority" for key in given):
+        return list(RunState)
+    # A queued run has the new values at once, and a run with steps once its learner takes them.
+    if run.state is RunState.QUEUED:
         return [RunState.QUEUED]
-    return OPEN if any(key in CONFIG_KEYS for key in given) else list(RunState)
+    return [state for state in OPEN if state is not RunState.QUEUED]
 
 
 def _changes(

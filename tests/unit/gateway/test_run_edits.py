@@ -35,6 +35,7 @@ class Edits:
         self.fields: dict[str, Any] = {}
         self.event: dict[str, Any] = {}
         self.moved: list[Any] = []
+        self.states: Any = None
 
     async def add(
         self, run: str, known: Any, fields: dict[str, Any], states: Any, event: dict[str, Any]
@@ -42,6 +43,7 @@ class Edits:
         if self.meanwhile is not None:
             self.record, self.meanwhile = self.meanwhile, None
             return "again"
+        self.states = states
         assert self.record.state in states
         self.fields, self.event = fields, event
         self.record = RunRecord.model_validate(self.record.model_dump() | fields)
@@ -96,7 +98,14 @@ async def test_a_queued_run_moves_in_its_queue() -> None:
     edits = await edited(run("queued"), {"priority": 7, "name": "first"})
     assert edits.fields == {"name": "first", "priority": 7}
     assert edits.moved == [("r1", "p", 1.0, 7)]
-    assert (await edited(run("queued"), {"max_steps": 20})).record.max_steps == 20
+    edits = await edited(run("queued"), {"max_steps": 20})
+    # A run that has started meanwhile has steps with the values of before.
+    assert (edits.record.max_steps, edits.states) == (20, [RunState.QUEUED])
+
+
+async def test_a_repeated_priority_mends_the_place_that_a_dead_gateway_left() -> None:
+    edits = await edited(run("queued", priority=7), {"priority": 7})
+    assert edits.moved == [("r1", "p", 1.0, 7)]
 
 
 async def test_an_ended_run_still_takes_its_labels() -> None:
