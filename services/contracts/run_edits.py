@@ -41,6 +41,11 @@ def taken(edits: Sequence[RunEdit], step: int) -> list[RunEdit]:
     ]
 
 
+def newest(edits: Sequence[RunEdit], key: EditedKey) -> float | None:
+    """Return the newest value that an edit gives to `key`; None without an edit of it."""
+    return next((edit.after for edit in reversed(edits) if edit.key == key), None)
+
+
 def value_for(edits: Sequence[RunEdit], key: EditedKey, step: int) -> float | None:
     """Return the value of `key` for a step. Return None if no edit says it: the config does."""
     of_key = [edit for edit in edits if edit.key == key]

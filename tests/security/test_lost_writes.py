@@ -13,6 +13,7 @@ from pydantic import SecretStr
 
 from services.contracts.records import ApiKeyRecord, RunRecord
 from services.contracts.rows.task import TaskPosition
+from services.contracts.run_edits import RunEdit
 from services.recovery.key_copies import KeyCopy, keep_key, mark_revoked, revoke_again
 from services.recovery.lost_writes import compare, lost_commit, require_complete
 from services.recovery.record_copies import Commit, commits, keep_run, kept_datasets, newest_commit
@@ -137,15 +138,17 @@ async def test_after_a_restore_the_copies_of_keys_are_those_of_the_backup(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("redis_knows", "is_over", "said"),
+    ("redis_knows", "edited", "is_over", "said"),
     [
-        (None, True, "is there again as succeeded, with all of its 2 steps"),
-        (1, True, "stays succeeded, with the checkpoint of step 2"),
-        (1, False, "has all of its 2 steps, and ends once a learner serves its pool"),
+        (None, None, True, "is there again as succeeded, with all of its 2 steps"),
+        (None, 3, False, "is there again as cancelled, up to step 2"),
+        (None, 2, True, "is there again as succeeded, with all of its 2 steps"),
+        (1, None, True, "stays succeeded, with the checkpoint of step 2"),
+        (1, None, False, "has all of its 2 steps, and ends once a learner serves its pool"),
     ],
 )
 async def test_a_run_with_its_last_checkpoint_is_over_after_recover(
-    tmp_path: Path, redis_knows: int | None, is_over: bool, said: str
+    tmp_path: Path, redis_knows: int | None, edited: int | None, is_over: bool, said: str
 ) -> None:
     data = tmp_path / "data"
     with server(tmp_path / "redis") as one:
@@ -155,8 +158,14 @@ async def test_a_run_with_its_last_checkpoint_is_over_after_recover(
             if redis_knows is None:
                 copy = await scene.store.runs.get(RUN)
                 assert copy is not None
-                at_first = {"max_steps": 2, "committed_step": 0, "checkpoint": None}
-                keep_run(data, copy.model_copy(update=at_first))
+                edits = [
+                    RunEdit(key="max_steps", before=5 - last, after=last, by="a", time=1.0)
+                    for last in (edited,)
+                    if last is not None
+                ]
+                steps = 2 if edited is None else 5 - edited
+                at_first = {"max_steps": steps, "committed_step": 0, "checkpoint": None}
+                keep_run(data, copy.model_copy(update=at_first | {"edits": edits}))
                 await scene.raw.flushall()
             else:
                 await scene.raw.hset(key, mapping={"committed_step": redis_knows, "max_steps": 2})
@@ -165,7 +174,7 @@ async def test_a_run_with_its_last_checkpoint_is_over_after_recover(
 
             done = await recover_losses(scene.store, data)
 
-            assert f"run {RUN} ({RUN}) {said}" in done
+            assert f"run {RUN} ({RUN}) {said}" in "\n".join(done)
             run = await scene.store.runs.get(RUN)
             assert run is not None
             assert (run.state == "succeeded", run.committed_step) == (is_over, 2)
