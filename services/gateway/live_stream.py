@@ -37,6 +37,8 @@ WORKERS_EVERY = 4
 """Ticks between two reads of workers."""
 KEPT = 2000
 """Messages in the log."""
+KEPT_BYTES = 16 << 20
+"""Bytes of the log, about. A message may have hundreds of runs with long notes."""
 MOST_CHANGED = 500
 """Runs that one message may have. More are a `reset`."""
 MOST_LIVE = 200
@@ -45,7 +47,7 @@ PIECE = 200
 """Events of a run that are read at once."""
 PING = 15.0
 """Seconds without a message after which a client gets a comment, so that no proxy gives up."""
-PLACE = re.compile(r"(\d{1,20}-\d{1,20})((?:,[A-Za-z0-9_-]{1,64}:\d{1,20}-\d{1,20})*)", re.ASCII)
+PLACE = re.compile(r"(\d{1,19}-\d{1,19})((?:,[A-Za-z0-9_-]{1,64}:\d{1,19}-\d{1,19})*)", re.ASCII)
 
 log = get_logger(__name__)
 
@@ -103,7 +105,8 @@ class LiveStream:
 
     def __init__(self, store: Store, index: RunIndex, described: Described) -> None:
         self._store, self._index, self._described = store, index, described
-        self._log: deque[Message] = deque(maxlen=KEPT)
+        self._log: deque[Message] = deque()
+        self._bytes = 0
         self._count = 0
         """Messages so far: the number of the next one."""
         self._listeners: WeakSet[Listener] = WeakSet()
@@ -221,9 +224,11 @@ class LiveStream:
                     await self._begin_again()
                     away = False
                 await self._read(tick)
-            except (RedisError, Unreadable) as error:
+            # Without this loop clients would wait for news for ever.
+            except Exception as error:
                 if not away:
-                    log.warning("clients get no news", reason=str(error))
+                    is_known = isinstance(error, RedisError | Unreadable)
+                    log.warning("clients get no news", reason=repr(error), exc_info=not is_known)
                 away = True
             tick += 1
             await asyncio.sleep(max(0.0, began + TICK - time.monotonic()))
@@ -281,6 +286,9 @@ class LiveStream:
         if messages:
             self._log.extend(messages)
             self._count += len(messages)
+            self._bytes += sum(len(message.text) for message in messages)
+            while len(self._log) > KEPT or (self._bytes > KEPT_BYTES and len(self._log) > 1):
+                self._bytes -= len(self._log.popleft().text)
             arrived, self._arrived = self._arrived, asyncio.Event()
             arrived.set()
 

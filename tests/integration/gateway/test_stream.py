@@ -295,7 +295,7 @@ async def test_a_client_goes_on_at_another_gateway_without_a_loss(
         assert (await client.next_of("event"))["data"] == {"n": 7}
 
 
-@pytest.mark.parametrize("last", ["nonsense", "1-1", "0-0,a:12-0"])
+@pytest.mark.parametrize("last", ["nonsense", "1-1", "0-0,a:12-0", f"0-0,a:{'9' * 20}-0"])
 async def test_a_place_that_is_gone_is_answered_with_a_reset(
     gateways: Sequence[Gateway], last: str
 ) -> None:
@@ -319,20 +319,42 @@ async def test_clients_are_reset_after_redis_has_lost_a_change(
         assert (await client.next())[0] == "reset"
 
 
+@pytest.mark.parametrize(("kept", "kept_bytes"), [(3, 1 << 20), (100, 300)])
 async def test_a_slow_client_is_reset_and_delays_nobody(
-    gateways: Sequence[Gateway], monkeypatch: pytest.MonkeyPatch
+    gateways: Sequence[Gateway], monkeypatch: pytest.MonkeyPatch, kept: int, kept_bytes: int
 ) -> None:
+    monkeypatch.setattr(live_stream, "KEPT", kept)
+    monkeypatch.setattr(live_stream, "KEPT_BYTES", kept_bytes)
     monkeypatch.setattr(live_stream, "TICK", 0.01)
     gateway, _ = gateways
     await gateway.store.runs.submit(a_run("a"))
     async with Client(gateway, "a") as slow, Client(gateway, "a") as quick:
-        gateway.stream._log = type(gateway.stream._log)(maxlen=3)
         for n in range(5):
             await gateway.store.events.add("a", "warning", {"n": n})
             assert (await quick.next_of("event"))["data"] == {"n": n}
         assert (await slow.next())[0] == "reset"
         await gateway.store.events.add("a", "warning", {"n": 5})
         assert (await slow.next_of("event"))["data"] == {"n": 5}
+
+
+async def test_a_stream_goes_on_after_a_failure_that_nobody_foresaw(
+    gateways: Sequence[Gateway], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_stream, "TICK", 0.01)
+    gateway, _ = gateways
+    await gateway.store.runs.submit(a_run("a"))
+    async with Client(gateway) as client:
+        described = gateway.stream._described
+
+        async def failing(_: object) -> Any:
+            monkeypatch.setattr(gateway.stream, "_described", described)
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(gateway.stream, "_described", failing)
+        await gateway.store.runs.submit(a_run("b"))
+        await client.next_of("reset")
+        await gateway.store.runs.cancel("b")
+        assert (await client.next_of("runs"))["runs"][0]["state"] == "cancelled"
 
 
 async def test_a_stream_goes_on_after_redis_was_away(
