@@ -41,7 +41,7 @@ def taken(edits: Sequence[RunEdit], step: int) -> list[RunEdit]:
     ]
 
 
-def newest(edits: Sequence[RunEdit], key: EditedKey) -> float | None:
+def newest_edit(edits: Sequence[RunEdit], key: EditedKey) -> float | None:
     """Return the newest value that an edit gives to `key`; None without an edit of it."""
     return next((edit.after for edit in reversed(edits) if edit.key == key), None)
 

@@ -33,7 +33,9 @@ HEADER = "Idempotency-Key"
 REPLAYED = "Idempotent-Replayed"
 KEY = re.compile(r"[\x21-\x7e]{1,255}")
 METHODS = ("POST", "PATCH", "DELETE")
-OTHERWISE = re.compile(r"/v1/(session|login|preview|datasets|runs/[^/]+/(sessions|groups)(/.*)?)")
+OTHERWISE = re.compile(
+    r"/v1/(session|login|preview|datasets|verifiers/[^/]+/score|runs/[^/]+/(sessions|groups)(/.*)?)"
+)
 """Paths whose POST repeats safely by other means: an upload by its rows, a session or a group by
 its `name`; or makes nothing that lasts."""
 SECRET = "/v1/keys"
@@ -145,9 +147,9 @@ class Idempotency:
     async def _work(
         self, scope: Scope, body: bytes, digest: str, token: str, claim: Claim
     ) -> Answered:
-        """Have the route answer, and keep a small answer below 400 for repeats. A 4xx frees the key
-        for any request. A 5xx, a large answer and an exception end the claim: the same request may
-        be sent again."""
+        """Have the route answer, and keep a small answer below 300 for repeats. A refusal and a
+        redirect free the key for any request. A 5xx, a large answer and an exception end the claim:
+        the same request may be sent again."""
         keys = self.store_of().idempotency_keys
 
         async def prolong() -> None:
@@ -170,8 +172,8 @@ class Idempotency:
             raise
         await end([prolonging])
         try:
-            if 400 <= answer.status < 500:
-                await keys.forget(digest)
+            if 300 <= answer.status < 500:
+                await keys.forget(digest, token)
             elif answer.status >= 500 or len(answer.body) > MOST_BYTES:
                 await keys.release(digest, token)
             else:

@@ -17,8 +17,8 @@ import anyio
 import anyio.to_thread
 
 from services.contracts.records import RunRecord, RunState, RunSummary
-from services.contracts.run_edits import newest
 from services.contracts.rows.task import TaskPosition
+from services.contracts.run_edits import newest_edit
 from services.contracts.wording import counted
 from services.recovery.key_copies import align_keys, revoke_again
 from services.recovery.lost_writes import Losses, late
@@ -119,7 +119,7 @@ async def _resubmit(store: Store, data: Path, run: RunRecord, steps: dict[str, i
     checkpoint of its last step had succeeded."""
     named = f"run {run.name} ({run.id})"
     # The learner took edits after their copy was written: the copy's own `max_steps` is older.
-    if (last := newest(run.edits, "max_steps")) is not None:
+    if (last := newest_edit(run.edits, "max_steps")) is not None:
         run = run.model_copy(update={"max_steps": int(last)})
     await store.recovery.clear(run.id)
     try:

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from services.store.keys import PATTERNS
 from services.store.scripts import StorePart
 from services.store.unreadable import reading
 
@@ -75,9 +74,10 @@ class IdempotencyKeys(StorePart):
         """End a claim without an answer. The next try works on the request again."""
         await self._scripts.run("idempotency_renew", [token, 0], digest=key)
 
-    async def forget(self, key: str) -> None:
-        """Forget a key whose request was refused: it may be used for another request."""
-        await self._redis.delete(PATTERNS["idempotency"].format(digest=key))
+    async def forget(self, key: str, token: str) -> None:
+        """Forget a key whose request was refused: it may be used for another request. A key that
+        another try holds stays."""
+        await self._scripts.run("idempotency_forget", [token], digest=key)
 
     async def finish(self, key: str, token: str, answer: Answered) -> None:
         """Keep the answer to a request."""

@@ -73,6 +73,13 @@ def test_a_refused_request_may_be_mended_and_sent_with_its_key(
     assert submit({"training": {"max_steps": 2}}, headers=headers).status_code == 201
 
 
+def test_a_redirect_keeps_no_key(api: httpx.Client) -> None:
+    sent = {"headers": keyed(), "json": {"name": "redirected"}, "follow_redirects": True}
+    assert api.post("/v1/keys/", **sent).status_code == 201
+    for key in api.get("/v1/keys").json()["keys"]:
+        api.delete(f"/v1/keys/{key['id']}")
+
+
 def test_requests_at_once_make_one_run_and_the_others_are_told_to_wait(
     api: httpx.Client, submit: Any
 ) -> None:

@@ -282,6 +282,7 @@ async def whole_life(scene: Scene) -> None:
         assert isinstance(await store.idempotency_keys.claim("digest", "r", attempt, "s"), Claim)
         await store.idempotency_keys.release("digest", attempt)
     await store.idempotency_keys.finish("digest", "b", Answered(200, [], b""))
+    await store.idempotency_keys.forget("digest", "b")
     assert await scene.commit(1) == 2
     # The run is at this step: nothing is undone.
     await store.runs.go_back(RUN, scene.fencing_token, scene.lineage, 1, "checkpoints/1")
