@@ -74,8 +74,9 @@ def test_a_refused_request_may_be_mended_and_sent_with_its_key(
 
 
 def test_a_redirect_keeps_no_key(api: httpx.Client) -> None:
-    sent = {"headers": keyed(), "json": {"name": "redirected"}, "follow_redirects": True}
-    assert api.post("/v1/keys/", **sent).status_code == 201
+    named = {"name": "redirected"}
+    made = api.post("/v1/keys/", json=named, headers=keyed(), follow_redirects=True)
+    assert made.status_code == 201
     for key in api.get("/v1/keys").json()["keys"]:
         api.delete(f"/v1/keys/{key['id']}")
 
