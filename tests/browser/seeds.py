@@ -282,6 +282,12 @@ class Seeds:
         keep_words(self.data, live.id, [row for rows in groups for row in rows])
         await store.events.add(live.id, "checkpoint", {"step": 100, "directory": "runs/11ve11ve"})
         await store.events.add(live.id, "warning", {"message": "12 % of the answers are cut off"})
+        place = {"tracker": "wandb", "place": "https://wandb.example/team/runs/1"}
+        await store.events.add(live.id, "tracker", place)
+        for at in (100, 120):
+            checkpoint = self.data / f"runs/{live.id}/checkpoints/step-{at:06d}-a"
+            checkpoint.mkdir(parents=True)
+            (checkpoint / "weights").write_bytes(bytes(4096))
 
         sft = run("5f75f75f", "gsm8k-sft", 2000, recipe="sft", pool="sft")
         await self.begin(sft)

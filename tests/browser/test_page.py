@@ -25,6 +25,7 @@ VIEWS = (
         "/runs/11ve11ve/rollouts?group=120/240",
         "/runs/11ve11ve/config?edit=1",
     ),
+    "/runs/11ve11ve/checkpoints",
     *("/runs/11ve11ve/events", "/runs/11ve11ve/workers", "/runs/fa11ed00", "/workers"),
     *("/compare?runs=5eed0000&runs=5eed0001", "/compare?runs=5eed0000&runs=5eed0001&tab=config"),
     *("/submit?set=optimizer.lr=3e-6", "/submit?from=5eed0001"),
@@ -98,6 +99,25 @@ def test_a_used_login_link_says_so(chromium: Browser, gateway: GatewayProcess) -
     expect(second.get_by_role("heading", name="Runs")).to_be_visible()
     first.close()
     second.context.close()
+
+
+def test_a_key_that_only_reads_is_offered_no_change(
+    chromium: Browser, gateway: GatewayProcess, act: Act
+) -> None:
+    with gateway.client() as api:
+        key = api.post("/v1/keys", json={"name": "reader", "role": "read"}).json()["key"]
+    page = chromium.new_page(base_url=gateway.url)
+    page.goto("/")
+    page.get_by_label("Key").fill(key)
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_role("link", name="gsm8k-live").click()
+    expect(page.get_by_role("link", name="report")).to_be_visible()
+    for name in ("Edit", "Cancel", "Submit"):
+        assert page.get_by_text(name, exact=True).count() == 0
+    page.get_by_role("link", name="checkpoints").click()
+    expect(page.get_by_role("link", name="Download step 100")).to_be_visible()
+    assert page.get_by_role("button", name="Pin").count() == 0
+    page.close()
 
 
 async def hostile_run(seeds: Seeds) -> None:

@@ -5,6 +5,7 @@ import re
 from playwright.sync_api import BrowserContext, Dialog, Page, Route, expect
 
 from services.contracts.chains import ChainRecord, ChainStep
+from services.contracts.devices import GPUDevice, GPULoad
 from services.contracts.evaluation import EvaluationRecord
 from services.contracts.records import WorkerRecord
 from services.evaluations import folder_of, part_path, write_part, write_result
@@ -273,3 +274,31 @@ def test_a_run_that_is_deleted_while_it_is_shown_is_gone(
     with gateway.client() as api:
         assert api.delete("/v1/runs/de1e7ed0").status_code == 204
     expect(page.get_by_role("heading", level=1)).to_have_text("Not found")
+
+
+def test_a_checkpoint_is_pinned_and_downloaded(page: Page) -> None:
+    page.goto(f"/runs/{LIVE}/checkpoints")
+    page.get_by_role("button", name="Pin step 100").click()
+    expect(page.get_by_role("row", name=f"{LIVE}@100")).to_contain_text("pinned")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download step 120").click()
+    assert download.value.suggested_filename == f"{LIVE}-step-000120-a.tar"
+
+
+async def two_gpus(seeds: Seeds) -> None:
+    """A worker that samples on two GPUs, and whose last load failed."""
+    gpus = [GPUDevice(uuid=f"GPU-{i}", name="NVIDIA H100", memory=80 << 30) for i in (0, 1)]
+    loads = [GPULoad(uuid=gpu.uuid, used=61 << 30, busy=0.9) for gpu in gpus]
+    worker = WorkerRecord(id="two", pool="two", host="two", pid=1, state="unhealthy", gpus=2)
+    told = {"devices": gpus, "gpu_loads": loads, "error": "the canary differs"}
+    await seeds.store.workers.heartbeat(worker.model_copy(update=told))
+
+
+def test_events_and_workers_read_as_sentences_with_units(page: Page, act: Act) -> None:
+    page.goto(f"/runs/{LIVE}/events")
+    expect(page.get_by_text("wandb has the metrics: https://wandb.example")).to_be_visible()
+    act(two_gpus)
+    page.goto("/workers")
+    row = page.get_by_role("row", name="two")
+    expect(row).to_contain_text("2 × H100122 of 160 GiB90 %")
+    expect(page.get_by_text("the canary differs")).to_be_visible()

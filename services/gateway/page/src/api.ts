@@ -37,6 +37,8 @@ export class Refusal extends Error {
 
 /** The gateway asks for a key: its form is shown instead of the views. */
 export const needsKey = signal(false);
+/** Whether the key of this session may change things, and not only read them. */
+export const mayChange = signal(true);
 /** The gateway does not answer. */
 export const isAway = signal(false);
 

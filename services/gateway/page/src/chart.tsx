@@ -184,6 +184,13 @@ function reading({ lines, look }: Props, plot: uPlot | null, index: number | nul
   if (index === null || !plot) return lines.length > 1 ? "" : short(lines[0]?.y.findLast((value) => value !== null));
   const place = plot.data[0][index];
   const at = look.axis === "time" ? duration(place) : short(place);
-  const values = lines.map((_, i) => plot.data[i * EACH + 2]?.[index]).filter((value) => value != null);
+  const there = lines.map(({ label }, i) => ({ label, value: plot.data[i * EACH + 2]?.[index] })).filter((line): line is { label: string; value: number } => line.value != null);
+  const values = there.map(({ value }) => value);
+  if (values.length > 3 && plot.over.matches(":hover")) {
+    const height = plot.posToVal(plot.cursor.top ?? 0, "y");
+    const near = there.reduce((best, line) => (Math.abs(line.value - height) < Math.abs(best.value - height) ? line : best));
+    return `${at}: ${near.label} ${short(near.value)}`;
+  }
+  if (values.length > 3) return `${at}: ${short(Math.min(...values))} to ${short(Math.max(...values))}`;
   return `${at}: ${values.map((value) => short(value)).join(" · ") || "–"}`;
 }

@@ -6,7 +6,9 @@ import { Choice, Problem, useLoaded } from "./parts";
 import { ask, query } from "./router";
 import { type Axis, type Series, grouped, loadSeries } from "./series";
 
-const POINTS = 500;
+/** Points of a line: as many as a small chart has pixels, and fewer if many runs share it. */
+const pointsOf = (runs: number) => (runs > 4 ? 200 : 400);
+const MOST_BANDS = 4; // more of them hide the lines
 const PINNED = "headrace-pinned";
 const pinned = signal<string[]>(localStorage.getItem(PINNED)?.split(" ").filter(Boolean) ?? []);
 
@@ -71,7 +73,7 @@ export function Charts({ runs, names, kind, fresh, marks = [] }: Props) {
   const ids = runs.map(({ id }) => id);
   const key = [ids.join(), names.join(), axis].join("|");
   const { data, error } = useLoaded(
-    (signal) => loadSeries({ runs: ids, names, points: POINTS, x: axis, from, to }, signal),
+    (signal) => loadSeries({ runs: ids, names, points: pointsOf(ids.length), x: axis, from, to }, signal),
     key,
     `${JSON.stringify(fresh)} ${from} ${to}`,
   );
@@ -131,7 +133,7 @@ function linesOf(runs: { id: string; label: string }[], name: string, byName: Ma
     if (!series) return [];
     const low = own("_low")?.mean ?? series.min;
     const high = own("_high")?.mean ?? series.max;
-    const fits = low?.length === series.x.length && high?.length === series.x.length;
+    const fits = runs.length <= MOST_BANDS && low?.length === series.x.length && high?.length === series.x.length;
     return [{ label, x: series.x, y: series.mean, low: fits ? low : null, high: fits ? high : null, colour }];
   });
 }

@@ -12,7 +12,12 @@ export function flat(config: unknown, prefix = "", into: Flat = new Map()): Flat
   return into;
 }
 
-export const written = (value: unknown) => (value === undefined ? "–" : typeof value === "string" ? value : JSON.stringify(value));
+/** A value as a config file has it: 3e-6, and not 0.000003. */
+export function written(value: unknown): string {
+  if (value === undefined) return "–";
+  if (typeof value === "number" && value !== 0 && Math.abs(value) < 1e-3) return value.toExponential();
+  return typeof value === "string" ? value : JSON.stringify(value);
+}
 
 /** The keys whose values differ from those that a recipe sets, without the ones that every submission names. */
 export function changes(config: unknown, recipe: unknown): [key: string, before: unknown, after: unknown][] {

@@ -1,7 +1,7 @@
 // Datasets: upload with its progress and a look at the columns first, and the rows as a run reads them.
 
 import { useSignal } from "@preact/signals";
-import { type Schemas, Refusal, get, remove } from "./api";
+import { type Schemas, Refusal, get, mayChange, remove } from "./api";
 import { ago, bytes, moment, number } from "./format";
 import { Action, Chip, Problem, useLoaded } from "./parts";
 import { ask, go, parts, query } from "./router";
@@ -48,7 +48,7 @@ function All() {
             </div>
           )}
         </div>
-        <Upload done={() => uploaded.value++} />
+        {mayChange.value && <Upload done={() => uploaded.value++} />}
       </div>
     </main>
   );
@@ -190,7 +190,7 @@ function One({ name }: { name: string }) {
         <h1 tabIndex={-1}>{record.name}</h1>
         <code class="quiet">{record.id}</code>
         <span class="actions">
-          <a class="button primary" href={`/submit?set=${encodeURIComponent(`data.dataset=${record.name}`)}`}>Train on it</a>
+          {mayChange.value && <a class="button primary" href={`/submit?set=${encodeURIComponent(`data.dataset=${record.name}`)}`}>Train on it</a>}
           <Action label="Delete" kind="danger" sure={`Delete the dataset ${record.name} with its ${record.rows} rows, for good?`} act={() => remove("/v1/datasets/{dataset}", { path: { dataset: record.name } }).then(() => go("/datasets"))} />
         </span>
       </header>

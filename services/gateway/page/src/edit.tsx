@@ -2,7 +2,7 @@
 // it waits or trains.
 
 import { useSignal } from "@preact/signals";
-import { type Run, type RunRecord, type Schemas, Refusal, patch } from "./api";
+import { type Run, type RunRecord, type Schemas, Refusal, mayChange, patch } from "./api";
 import { flat } from "./config";
 import { number } from "./format";
 import { OVER, Problem } from "./parts";
@@ -21,12 +21,13 @@ const VALUES: [key: keyof Patch, path: string, label: string][] = [
 
 export function EditButton() {
   const isOpen = query.value.has("edit");
+  if (!mayChange.value) return null;
   return <button aria-expanded={isOpen} onClick={() => ask({ edit: isOpen ? null : "1" })}>Edit</button>;
 }
 
 export function Edit({ run, done }: { run: RunRecord; done: () => void }) {
   const error = useSignal<unknown>(null);
-  if (!query.value.has("edit")) return null;
+  if (!query.value.has("edit") || !mayChange.value) return null;
   const config = flat(run.config);
   const isLive = !OVER.has(run.state) && run.state !== "cancelling";
   const values = isLive ? VALUES.filter(([, path]) => config.get(path) != null) : [];
@@ -68,7 +69,7 @@ export function Edit({ run, done }: { run: RunRecord; done: () => void }) {
       {values.length > 0 && <p class="quiet">The learner takes these at the next step that it plans.</p>}
       <Problem error={error.value} />
       {error.value instanceof Refusal && <ul class="problem">{error.value.problems.map(({ path, message }) => <li key={path}><code>{path}</code> {message}</li>)}</ul>}
-      <div class="line"><button class="primary">Save</button> <button type="button" onClick={() => ask({ edit: null })}>Leave</button></div>
+      <div class="line"><button class="primary">Save</button> <button type="button" onClick={() => ask({ edit: null })}>Close</button></div>
     </form>
   );
 }

@@ -2,7 +2,7 @@
 
 import { type Schemas, get } from "./api";
 import { Reasons } from "./answers";
-import { number } from "./format";
+import { number, percent } from "./format";
 import { Choice, Problem, State, useLoaded } from "./parts";
 import { ask, query } from "./router";
 
@@ -42,7 +42,7 @@ function Line({ evaluation, isChosen }: { evaluation: Evaluation; isChosen: bool
       <td class="n">{at ? `${number(metrics[`pass_at_${at}`])} (k = ${at})` : "–"}</td>
       <td class="n">{interval(metrics, "reward")}</td>
       <td class="n">{number(metrics["tokens_mean"], 1)}</td>
-      <td class="n">{number(metrics["truncated"])}</td>
+      <td class="n">{percent(metrics["truncated"])}</td>
     </tr>
   );
 }
@@ -63,7 +63,7 @@ function Rows({ run, evaluation }: { run: string; evaluation: string }) {
     `${run} ${evaluation} ${verdict}`,
   );
   return (
-    <section aria-label={`Answers of ${evaluation}`}>
+    <section class="below" aria-label={`Answers of ${evaluation}`}>
       <div class="toolbar">
         <h2>Answers of {evaluation}</h2>
         <Choice name="verdict" label="Show" options={VERDICTS} />
@@ -79,7 +79,7 @@ function Rows({ run, evaluation }: { run: string; evaluation: string }) {
             </p>
             <pre class="quiet">{row.prompt}</pre>
             {row.samples.map((sample, i) => (
-              <div key={i}>
+              <div key={i} class="sample">
                 <p class="facts"><b>reward {number(sample.reward)}</b> <span>{sample.status}</span> <span>{sample.tokens} tokens{sample.truncated ? ", truncated" : ""}</span></p>
                 <pre>{sample.text}</pre>
                 <Reasons reasons={sample.reasons ?? {}} />

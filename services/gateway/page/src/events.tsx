@@ -3,6 +3,7 @@
 import { signal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { address, refusalOf } from "./api";
+import { written } from "./config";
 import { clock, moment, number } from "./format";
 import { type Event, on, watched } from "./live";
 import { Problem } from "./parts";
@@ -73,7 +74,7 @@ export function Events({ run }: { run: string }) {
           <li key={event.id} class={isBad(event) ? "bad" : undefined}>
             <time dateTime={new Date(event.time * 1000).toISOString()} title={moment(event.time)}>{clock(event.time)}</time>
             <span class="kind">{event.kind}</span>
-            <span>{said(event)}</span>
+            <span>{event.kind === "tracker" ? <Carried data={event.data} /> : said(event)}</span>
           </li>
         ))}
       </ol>
@@ -83,6 +84,12 @@ export function Events({ run }: { run: string }) {
 
 const isBad = ({ kind, data }: Event) => kind === "warning" || data["state"] === "failed";
 
+/** The tracker that has the metrics, and where. */
+function Carried({ data }: { data: Event["data"] }) {
+  const place = String(data["place"] ?? "");
+  return <>{String(data["tracker"])} has the metrics: {/^https?:\/\//.test(place) ? <a href={place} target="_blank" rel="noopener noreferrer">{place}</a> : place}</>;
+}
+
 /** An event in a sentence. */
 function said({ kind, data }: Event): string {
   const text = (name: string) => String(data[name] ?? "");
@@ -91,7 +98,10 @@ function said({ kind, data }: Event): string {
     const measure = "accuracy" in data ? "accuracy" : "reward";
     return `step ${text("step")}: ${measure} ${number(data[measure] as number)} on ${text("rows")} rows${data["name"] ? ` of ${text("name")}` : ""}`;
   }
-  if (kind === "worker") return `${text("worker")} ${text("state")}: ${text("detail")}`;
+  if (kind === "worker") {
+    const usual = data["usual_seconds"] ? `, usually ${number(Number(data["usual_seconds"]), 0)} s` : "";
+    return `${text("worker")} ${text("state")}${usual}${data["detail"] ? `: ${text("detail")}` : ""}`;
+  }
   if (kind === "warning") return text("message");
   if (kind === "checkpoint") return `step ${text("step")}: ${text("directory")}`;
   if (kind === "edit") return edited(data);
@@ -100,7 +110,13 @@ function said({ kind, data }: Event): string {
 
 /** A change of the run: what was asked for, or the step from which the learner has it. */
 function edited({ by, changes, step, values }: Record<string, unknown>): string {
-  if (values) return `from step ${String(step)}: ${Object.entries(values).map(([key, value]) => `${key} ${JSON.stringify(value)}`).join(", ")}`;
+  if (values) return `from step ${String(step)}: ${Object.entries(values).map(([key, value]) => `${key} ${inWords(value)}`).join(", ")}`;
   const all = Object.entries((changes ?? {}) as Record<string, { from: unknown; to: unknown }>);
-  return `${String(by)} changed ${all.map(([key, { from, to }]) => `${key} from ${JSON.stringify(from)} to ${JSON.stringify(to)}`).join(", ")}`;
+  return `${String(by)} changed ${all.map(([key, { from, to }]) => `${key} from ${inWords(from)} to ${inWords(to)}`).join(", ")}`;
+}
+
+/** A value of a change, at most a line long. */
+function inWords(value: unknown): string {
+  const text = Array.isArray(value) ? value.join(", ") : written(value);
+  return text === "" ? "none" : text.length > 60 ? `${text.slice(0, 59)}…` : text;
 }

@@ -20,6 +20,9 @@ export function short(value: number | null | undefined): string {
 /** A place on an axis. */
 export const tick = (value: number) => (Math.abs(value) >= 1e4 && Math.abs(value) < 1e6 ? `${number(value / 1e3, 1)}k` : short(value));
 
+/** A share as a percentage. */
+export const percent = (share: number | null | undefined, digits = 1) => (share === null || share === undefined ? "–" : `${number(100 * share, digits)} %`);
+
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
 
 export function bytes(value: number | null | undefined): string {
@@ -48,7 +51,12 @@ export function ago(moment: number): string {
 }
 
 export const moment = (seconds: number) => new Date(seconds * 1000).toLocaleString();
-export const clock = (seconds: number) => new Date(seconds * 1000).toLocaleTimeString();
+/** The time of a moment of today; of another day with its date. */
+export function clock(seconds: number): string {
+  const at = new Date(seconds * 1000);
+  const day = at.toDateString() === new Date().toDateString() ? "" : `${at.toLocaleDateString(undefined, { month: "short", day: "numeric" })} `;
+  return `${day}${at.toLocaleTimeString()}`;
+}
 
 /** Where to cut a name so that its telling end stays: behind the longest beginning that it shares with another name. */
 export function tailOf(name: string, others: string[]): number {
@@ -62,5 +70,8 @@ export function tailOf(name: string, others: string[]): number {
   // Part of a word says nothing: go back to the beginning of one, until a few letters stay.
   let at = Math.min(shared, name.length - 6);
   while (at > 0 && !/[-_ ./]/.test(name[at - 1]!)) at--;
-  return Math.max(at, name.length - 28, 0);
+  if (at >= name.length - 28) return Math.max(at, 0);
+  at = name.length - 28;
+  const word = name.slice(at).search(/[-_ ./]/); // a long end begins with a word, too
+  return word < 0 ? at : at + word + 1;
 }

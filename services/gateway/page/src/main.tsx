@@ -3,7 +3,7 @@
 import { effect } from "@preact/signals";
 import { render } from "preact";
 import { useEffect } from "preact/hooks";
-import { isAway, needsKey } from "./api";
+import { isAway, mayChange, needsKey } from "./api";
 import { Datasets } from "./datasets";
 import { listen } from "./live";
 import "./page.css";
@@ -11,7 +11,7 @@ import { Compare } from "./compare";
 import { followLinks, go, parts, runPath } from "./router";
 import { RunView } from "./run";
 import { ChainView, Runs } from "./runs";
-import { KeyForm, leave, useLoginLink } from "./session";
+import { KeyForm, learnRole, leave, useLoginLink } from "./session";
 import { Submit } from "./submit";
 import { Try } from "./try";
 import { Workers } from "./workers";
@@ -49,7 +49,7 @@ function Page() {
         <a class="brand" href="/">Headrace</a>
         {!needsKey.value && (
           <nav aria-label="Views">
-            {LINKS.map(([path, text]) => <a key={path} href={path} aria-current={isCurrent(path) ? "page" : undefined}>{text}</a>)}
+            {LINKS.filter(([path]) => mayChange.value || path !== "/submit").map(([path, text]) => <a key={path} href={path} aria-current={isCurrent(path) ? "page" : undefined}>{text}</a>)}
           </nav>
         )}
         <p class="problem" role="status">{isAway.value ? "The gateway does not answer; trying again." : ""}</p>
@@ -69,6 +69,7 @@ if (location.pathname === "/" && location.hash.length > 1 && !location.hash.star
   go(runPath(decodeURIComponent(location.hash.slice(1))), { replace: true });
 followLinks();
 void useLoginLink().then(() => {
+  void learnRole();
   render(<Page />, document.body);
   listen();
 });

@@ -3,7 +3,7 @@
 import { useSignal, useSignalEffect } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
-import { type Run, words } from "./api";
+import { type Run, mayChange, words } from "./api";
 import { tailOf } from "./format";
 import { ask, query } from "./router";
 
@@ -37,8 +37,13 @@ export function Problem({ error }: { error: unknown }) {
   return error ? <p class="problem" role="alert">{words(error)}</p> : null;
 }
 
-/** What an action takes: the button is off meanwhile, and the refusal stands beside it. */
-export function Action({ label, act, sure, kind = "" }: { label: string; act: () => Promise<unknown>; sure?: string; kind?: string }) {
+/** A text of the gateway, whose names of keys and commands stand between backticks. */
+export function Marked({ text }: { text: string }) {
+  return <>{text.split("`").map((part, i) => (i % 2 ? <code key={i}>{part}</code> : part))}</>;
+}
+
+/** A button that changes something: it is off while it acts, and a refusal stands beside it. A key that only reads has none. */
+export function Action({ label, about, act, sure, kind = "" }: { label: string; about?: string; act: () => Promise<unknown>; sure?: string; kind?: string }) {
   const busy = useSignal(false);
   const error = useSignal<unknown>(null);
   const click = async () => {
@@ -52,9 +57,10 @@ export function Action({ label, act, sure, kind = "" }: { label: string; act: ()
     }
     busy.value = false;
   };
+  if (!mayChange.value) return null;
   return (
     <>
-      <button class={kind} disabled={busy.value} onClick={click}>{label}</button>
+      <button class={kind} aria-label={about} disabled={busy.value} onClick={click}>{label}</button>
       <Problem error={error.value} />
     </>
   );

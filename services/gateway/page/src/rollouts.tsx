@@ -14,9 +14,9 @@ type Sample = Schemas["RolloutSample"];
 type Status = Schemas["RolloutStatus"];
 
 const STATUSES: Status[] = ["correct", "wrong", "partial", "scored", "no_answer", "unparsable", "timeout", "error", "truncated", "untrained"];
-const NUMBERS = [["step", "Step"], ["row", "Row"], ["min_reward", "Reward from"], ["max_reward", "to"], ["min_tokens", "Tokens from"], ["max_tokens", "to"]] as const;
+const NUMBERS = [[["step", "Step"]], [["row", "Row"]], [["min_reward", "Reward from"], ["max_reward", "to"]], [["min_tokens", "Tokens from"], ["max_tokens", "to"]]] as const;
 
-const asked = () => Object.fromEntries([...NUMBERS.map(([name]) => name), "status", "text"].map((name) => [name, query.value.get(name)]));
+const asked = () => Object.fromEntries([...NUMBERS.flat().map(([name]) => name), "status", "text"].map((name) => [name, query.value.get(name)]));
 
 export function Rollouts({ run, state, step, isOver }: { run: string; state: string; step: number; isOver: boolean }) {
   const group = query.value.get("group");
@@ -63,11 +63,15 @@ function Filters() {
     <div class="toolbar">
       <SearchField name="text" label="Text of the answer" placeholder="Text of the answer" />
       <Choice name="status" label="Status" options={[["", "any"], ...STATUSES.map((each): [string, string] => [each, each.replace("_", " ")])]} />
-      {NUMBERS.map(([name, label]) => (
-        <label key={name} class="choice">
-          <span class="quiet">{label}</span>
-          <input type="number" step="any" value={query.value.get(name) ?? ""} onChange={(event) => ask({ [name]: event.currentTarget.value || null })} />
-        </label>
+      {NUMBERS.map((fields) => (
+        <span key={fields[0][0]} class="choice">
+          {fields.map(([name, label]) => (
+            <label key={name} class="choice">
+              <span class="quiet">{label}</span>
+              <input type="number" step="any" value={query.value.get(name) ?? ""} onChange={(event) => ask({ [name]: event.currentTarget.value || null })} />
+            </label>
+          ))}
+        </span>
       ))}
     </div>
   );

@@ -1,22 +1,23 @@
 // One run: what it is, what it does, why, and its tabs.
 
 import { useEffect } from "preact/hooks";
-import { Refusal, type Run, type RunRecord, get, post, remove, send } from "./api";
+import { Refusal, type Run, type RunRecord, get, mayChange, post, remove, send } from "./api";
 import { Charts } from "./charts";
+import { Checkpoints } from "./checkpoints";
 import { ConfigTable, changes, written } from "./config";
 import { Edit, EditButton, Edits } from "./edit";
 import { Evaluations } from "./evaluations";
 import { Events, checkpoints, follow } from "./events";
 import { ago, bytes, duration, moment, number } from "./format";
 import { on } from "./live";
-import { Action, Chip, OVER, Problem, State, useLoaded } from "./parts";
+import { Action, Chip, Marked, OVER, Problem, State, useLoaded } from "./parts";
 import { go, parts, runPath } from "./router";
 import { Rollouts } from "./rollouts";
 import { ChainStrip } from "./runs";
 import { keep, known } from "./store";
 import { WorkerTable } from "./workers";
 
-const TABS = ["charts", "rollouts", "evaluations", "config", "events", "workers"] as const;
+const TABS = ["charts", "rollouts", "evaluations", "checkpoints", "config", "events", "workers"] as const;
 type Tab = (typeof TABS)[number];
 const isTab = (name: string | undefined): name is Tab => TABS.includes(name as Tab);
 
@@ -68,6 +69,8 @@ function Shown({ record, again }: { record: RunRecord; again: () => void }) {
   }, [record.name, record.state]);
   // Checkpoints are marks in the charts; the events tab follows the same events by itself.
   useEffect(() => (tab === "events" ? undefined : follow(record.id)), [record.id, tab === "events"]);
+  // On a phone the tabs are wider than the screen.
+  useEffect(() => document.querySelector(".tabs [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" }), [tab]);
   const label = (name: Tab) => (name === "rollouts" && record.kind === "sft" ? null : name);
   return (
     <main id="main" class="run">
@@ -93,6 +96,7 @@ function Shown({ record, again }: { record: RunRecord; again: () => void }) {
         {tab === "charts" && <RunCharts run={record} />}
         {tab === "rollouts" && <Rollouts run={record.id} state={record.state} step={record.step} isOver={isOver} />}
         {tab === "evaluations" && <Evaluations run={record.id} fresh={`${record.state} ${record.step}`} />}
+        {tab === "checkpoints" && <Checkpoints run={record.id} fresh={`${record.state} ${record.committed_step}`} />}
         {tab === "config" && <ConfigTable configs={[{ label: "Value", config: record.config }]} />}
         {tab === "events" && <Events run={record.id} />}
         {tab === "workers" && <WorkerTable pool={record.pool} />}
@@ -140,7 +144,7 @@ function Status({ run, isOver }: { run: RunRecord; isOver: boolean }) {
       <div class="bar" role="progressbar" aria-label="Progress" aria-valuenow={Math.round(share * 100)} aria-valuemin={0} aria-valuemax={100}>
         <i style={{ width: `${share * 100}%` }} />
       </div>
-      <p class={run.state === "failed" ? "reason problem" : "reason"}>{sentence}</p>
+      {(sentence || !isOver) && <p class={run.state === "failed" ? "reason problem" : "reason"}><Marked text={sentence ?? ""} /></p>}
     </section>
   );
 }
@@ -189,7 +193,7 @@ function Warnings({ run }: { run: RunRecord }) {
 function Actions({ run }: { run: RunRecord }) {
   const path = { run: run.id };
   const isOver = OVER.has(run.state);
-  const mayResume = (run.state === "failed" || run.state === "cancelled") && run.checkpoint != null && !run.damage;
+  const mayResume = mayChange.value && (run.state === "failed" || run.state === "cancelled") && run.checkpoint != null && !run.damage;
   const { data: canResume, error } = useLoaded(
     (signal) => (mayResume ? post("/v1/runs", { query: { dry_run: true }, body: { resume_from: run.id, priority: run.priority }, signal }) : Promise.resolve(null)),
     `${run.id} ${run.state}`,
@@ -211,7 +215,7 @@ function Actions({ run }: { run: RunRecord }) {
         />
       )}
       {mayResume && error ? <span class="quiet">It cannot be resumed: {error instanceof Error ? error.message : ""}</span> : null}
-      {isOver && !run.damage && <a class="button" href={`/submit?from=${run.id}`}>Run again with a change</a>}
+      {isOver && !run.damage && mayChange.value && <a class="button" href={`/submit?from=${run.id}`}>Run again with a change</a>}
       {isOver && <Action label="Delete" kind="danger" sure={whatIsLost(run)} act={() => remove("/v1/runs/{run}", { path }).then(() => go("/"))} />}
     </span>
   );

@@ -2,7 +2,7 @@
 
 import { computed, effect, signal, useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
-import { type Run, type Schemas, get, post } from "./api";
+import { type Run, type Schemas, get, mayChange, post } from "./api";
 import { ago, bytes, duration, moment, number } from "./format";
 import { Action, Name, OVER, Problem, Progress, SearchField, State, useLoaded } from "./parts";
 import { ask, go, parts, query, runPath } from "./router";
@@ -81,7 +81,7 @@ export function Runs() {
             <span class="quiet">{name}</span> {filter.value[name]} ×
           </button>
         ))}
-        <a class="button primary" href="/submit">Submit a run</a>
+        {mayChange.value && <a class="button primary" href="/submit">Submit a run</a>}
       </header>
       <Problem error={list.error.value} />
       {!list.isLoaded.value && !ids.length ? <p class="quiet empty">Loading…</p> : ids.length ? <Table ids={ids} /> : isFiltered ? <p class="quiet empty">No run matches.</p> : <Welcome />}
@@ -149,8 +149,10 @@ function Row({ id, others, inChain }: { id: string; others: string[]; inChain?: 
     <tr class={inChain ? "member" : ""}>
       <td><input type="checkbox" aria-label={`Compare ${run.name}`} checked={chosen.value.includes(id)} onChange={() => toggle(id)} /></td>
       <td class="main">
-        <a href={runPath(id)}><Name name={run.name} others={others} /></a>
-        {run.tags?.map((tag) => <button key={tag} class="tag" onClick={() => ask({ tag }, { push: true })}>{tag}</button>)}
+        <div>
+          <a href={runPath(id)}><Name name={run.name} others={others} /></a>
+          {run.tags?.map((tag) => <button key={tag} class="tag" title={tag} onClick={() => ask({ tag }, { push: true })}>{tag}</button>)}
+        </div>
       </td>
       <td><State state={run.state} /> <small class="quiet phase" title={run.reason}>{phaseOf(run)}</small></td>
       <td class="n strong">{number(value)}</td>

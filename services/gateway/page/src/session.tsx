@@ -2,7 +2,7 @@
 
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
-import { needsKey, send, words } from "./api";
+import { mayChange, needsKey, send, words } from "./api";
 
 const USED = "This login link was used already, or is older than an hour. `headrace keys link` prints another.";
 let usedLink = "";
@@ -17,6 +17,14 @@ export async function useLoginLink(): Promise<void> {
   history.replaceState(null, "", location.pathname + location.search);
   // A used link does no harm to a session that is there: the words are only shown with the form.
   await enter(key).catch(() => (usedLink = USED));
+}
+
+/** Learn what the key of this session may do. */
+export async function learnRole(): Promise<void> {
+  // A gateway that does not answer now refuses what the key may not do.
+  const session = (await send("/v1/session").catch(() => null)) as { role: string | null } | null;
+  if (session?.role === null) needsKey.value = true;
+  mayChange.value = session?.role !== "read";
 }
 
 export async function leave(): Promise<void> {
@@ -43,7 +51,7 @@ export function KeyForm() {
       <form onSubmit={submit}>
         <h1>API key</h1>
         <p class="quiet">
-          This gateway asks for one. Its first key is in the file <code>api-key</code> of its data folder.
+          Paste your API key, or open the link that <code>headrace up</code> printed. <code>headrace keys link</code> prints another link.
         </p>
         <label for="key">Key</label>
         <input id="key" type="password" autocomplete="current-password" required ref={field} />

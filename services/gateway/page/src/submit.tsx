@@ -2,10 +2,10 @@
 
 import { useSignal } from "@preact/signals";
 import { useEffect, useMemo, useRef } from "preact/hooks";
-import { type Run, type RunRecord, type Schemas, Refusal, get, post, words } from "./api";
+import { type Run, type RunRecord, type Schemas, Refusal, get, mayChange, post, words } from "./api";
 import { flat, written } from "./config";
 import { bytes } from "./format";
-import { Problem, useLoaded } from "./parts";
+import { Marked, Problem, useLoaded } from "./parts";
 import { ask, go, query, runPath } from "./router";
 import { type Key, keysOf, minimal, parsed, withKey, yaml } from "./schema";
 
@@ -164,11 +164,6 @@ function Field({ name, about, before, text, problem, suggestions }: FieldProps) 
   );
 }
 
-/** A description, whose names of keys stand between backticks. */
-function Marked({ text }: { text: string }) {
-  return <>{text.split("`").map((part, i) => (i % 2 ? <code key={i}>{part}</code> : part))}</>;
-}
-
 function AddKey({ keys, shown }: { keys: Map<string, Key>; shown: string[] }) {
   const field = useRef<HTMLInputElement>(null);
   const text = useSignal("");
@@ -235,7 +230,7 @@ function Checked({ check, shown, submit }: { check: Check; shown: string[]; subm
       <div class="line">
         <h2>Dry run</h2>
         <span class="quiet" role="status">{isChecking ? "checking…" : isReady ? "it would be queued" : "it would be refused"}</span>
-        <button class="primary" disabled={!isReady} onClick={() => submit().catch((error: unknown) => (failure.value = error))}>Submit</button>
+        <button class="primary" disabled={!isReady || !mayChange.value} onClick={() => submit().catch((error: unknown) => (failure.value = error))}>Submit</button>
       </div>
       <Problem error={failure.value} />
       {error && !problems.length ? <p class="problem">{words(error)}</p> : null}

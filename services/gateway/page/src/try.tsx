@@ -2,9 +2,10 @@
 
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
-import { get, refusalOf, words } from "./api";
+import { get, mayChange, refusalOf, words } from "./api";
 import { Problem, useLoaded } from "./parts";
 import { ask, query } from "./router";
+import { known } from "./store";
 import { TryVerifier } from "./verifier";
 
 interface Message {
@@ -54,8 +55,8 @@ function TryPolicy() {
       <div class="toolbar">
         {choice("model", "Policy", first, null)}
         {choice("against", "Beside it", second, "none")}
-        <label class="choice"><span class="quiet">Temperature</span><input type="number" step="0.1" min="0" placeholder="the run's" value={options.temperature} onChange={(event) => ask({ temperature: event.currentTarget.value || null })} /></label>
-        <label class="choice"><span class="quiet">Tokens</span><input type="number" min="1" placeholder="the run's" value={options.max_tokens} onChange={(event) => ask({ max_tokens: event.currentTarget.value || null })} /></label>
+        <label class="choice"><span class="quiet">Temperature</span><input type="number" step="0.1" min="0" placeholder="as trained" value={options.temperature} onChange={(event) => ask({ temperature: event.currentTarget.value || null })} /></label>
+        <label class="choice"><span class="quiet">Tokens</span><input type="number" min="1" placeholder="as trained" value={options.max_tokens} onChange={(event) => ask({ max_tokens: event.currentTarget.value || null })} /></label>
         <button onClick={again}>Look for runs again</button>
       </div>
       {data && !models.length && <p class="quiet empty">No worker serves a run now. A run that trains is listed here; <code>headrace chat RUN</code> loads one that is over.</p>}
@@ -63,8 +64,8 @@ function TryPolicy() {
         {[first, second].filter(Boolean).map((model) => <Talk key={model} model={model} turn={turns.value} options={options} />)}
       </div>
       <form class="say" onSubmit={sayIt}>
-        <textarea ref={field} rows={3} aria-label="Message" placeholder="Say something. Enter sends, Shift+Enter makes a line." onKeyDown={(event) => event.key === "Enter" && !event.shiftKey && sayIt(event)} />
-        <button class="primary" disabled={!first}>Send</button>
+        <textarea ref={field} rows={3} aria-label="Message" placeholder="A message to the policy. Enter sends it, Shift+Enter begins a line." onKeyDown={(event) => event.key === "Enter" && !event.shiftKey && sayIt(event)} />
+        <button class="primary" disabled={!first || !mayChange.value} title={mayChange.value ? undefined : "A key that only reads cannot use the workers."}>Send</button>
       </form>
     </>
   );
@@ -75,6 +76,7 @@ function Talk({ model, turn, options }: { model: string; turn: { prompt: string;
   const error = useSignal<unknown>(null);
   const answering = useSignal(false);
   const version = useSignal("");
+  const name = known(model.split("@")[0]!)?.value.name;
   useEffect(() => {
     if (!turn) return;
     const controller = new AbortController();
@@ -95,10 +97,11 @@ function Talk({ model, turn, options }: { model: string; turn: { prompt: string;
   }, [turn?.number]);
   return (
     <section class="card" aria-label={`Talk with ${model}`} aria-busy={answering.value}>
-      <div class="line"><h2>{model}</h2><span class="quiet">{version.value}</span>{messages.value.length > 0 && <button class="link" onClick={() => (messages.value = [])}>Begin anew</button>}</div>
+      <div class="line"><h2>{name ?? model}</h2><span class="quiet">{version.value || (name && model)}</span>{messages.value.length > 0 && <button class="link" onClick={() => (messages.value = [])}>Begin anew</button>}</div>
       <ol aria-live="polite">
         {messages.value.map((message, i) => <li key={i} class={message.role}><span class="quiet">{message.role}</span><pre>{message.content}</pre></li>)}
       </ol>
+      {!messages.value.length && !error.value && <p class="quiet">Nothing is said yet. These calls are not trained on.</p>}
       {answering.value && messages.value.at(-1)?.role === "user" && <p class="quiet">waits for the first token…</p>}
       {error.value ? <p class="problem" role="alert">{words(error.value)}</p> : null}
     </section>

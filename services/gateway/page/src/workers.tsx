@@ -2,10 +2,11 @@
 
 import { signal } from "@preact/signals";
 import { get } from "./api";
-import { ago, bytes, duration, number } from "./format";
+import { ago, bytes, duration, number, percent } from "./format";
 import { type Worker, on } from "./live";
 import { Problem, State, useLoaded } from "./parts";
 import { runPath } from "./router";
+import { known } from "./store";
 
 const told = signal<Worker[] | null>(null);
 on("workers", ({ workers }) => (told.value = workers));
@@ -19,6 +20,9 @@ export function Workers() {
   );
 }
 
+const COLUMNS = 16;
+const GIB = 2 ** 30;
+
 /** All workers, or those of a run's pool. */
 export function WorkerTable({ pool }: { pool?: string }) {
   const { data, error } = useLoaded((signal) => get("/v1/workers", { signal }), "workers");
@@ -31,10 +35,13 @@ export function WorkerTable({ pool }: { pool?: string }) {
         <thead>
           <tr>
             <th>Worker</th><th>State</th><th>Run</th><th class="n">Version</th><th class="n">Groups</th><th class="n">Tokens/s</th><th class="n">Calls</th>
-            <th class="n">Update</th><th class="n">Pause</th><th class="n">Canary</th><th>GPU</th><th class="n">Memory</th><th class="n">Restarts</th><th class="n">Seen</th><th>Error</th>
+            <th class="n">Update</th><th class="n">Pause</th><th class="n">Canary</th><th>GPU</th><th class="n">GPU memory</th><th class="n">Busy</th><th class="n">Host memory</th><th class="n">Restarts</th><th class="n">Seen</th>
           </tr>
         </thead>
-        <tbody>{workers.map((worker) => <Row key={worker.id} worker={worker} />)}</tbody>
+        <tbody>{workers.map((worker) => [
+            <Row key={worker.id} worker={worker} />,
+            worker.error && <tr key={`${worker.id} error`} class="error"><td /><td colSpan={COLUMNS - 1} class="problem">{worker.error}</td></tr>,
+          ])}</tbody>
       </table>
     </div>
   );
@@ -43,11 +50,15 @@ export function WorkerTable({ pool }: { pool?: string }) {
 function Row({ worker: w }: { worker: Worker }) {
   const isBad = w.state === "unhealthy" || w.state === "silent";
   const load = w.host_load;
+  const loads = w.gpu_loads ?? [];
+  const busy = loads.flatMap((at) => (at.busy === null ? [] : [at.busy]));
+  const usual = w.usual_start_seconds == null ? "" : ` of about ${number(w.usual_start_seconds, 0)}`;
+  const starting = w.state !== "starting" || w.starting_seconds == null ? "" : ` ${number(w.starting_seconds, 0)}${usual} s`;
   return (
     <tr>
       <td title={`${w.host}, process ${w.pid}, pool ${w.pool}`}>{w.id}</td>
-      <td><State state={w.state} tone={isBad ? "failed" : w.run ? "running" : ""} /></td>
-      <td>{w.run ? <a href={runPath(w.run)}>{w.run}</a> : "–"}</td>
+      <td><State state={w.state} tone={isBad ? "failed" : w.run ? "running" : ""} />{starting && <small class="quiet">{starting}</small>}</td>
+      <td class="run">{w.run ? <a href={runPath(w.run)} title={w.run}>{known(w.run)?.value.name ?? w.run}</a> : "–"}</td>
       <td class="n">{w.version ?? "–"}</td>
       <td class="n" title={`${w.scoring} of them are scored`}>{w.groups_in_flight}</td>
       <td class="n strong">{number(w.tokens_per_second, 0)}</td>
@@ -55,11 +66,23 @@ function Row({ worker: w }: { worker: Worker }) {
       <td class="n">{w.update_seconds == null ? "–" : duration(w.update_seconds)}</td>
       <td class="n">{w.pause_seconds == null ? "–" : `${number(w.pause_seconds, 2)} s`}</td>
       <td class="n" title="Mean difference to the learner's log-probabilities, in nats">{number(w.canary_gap, 4)}</td>
-      <td>{w.devices?.map(({ name }) => name).join(", ") || (w.gpus ? `${w.gpus} GPUs` : "CPU")}</td>
-      <td class="n">{load ? `${bytes(load.memory)}, ${bytes(load.free_memory)} free` : "–"}</td>
+      <td title={w.devices?.map(({ name }) => name).join(", ")}>{gpuNames(w)}</td>
+      <td class="n" title={each(loads, (at) => `${bytes(at.used)} used`)}>{loads.length ? `${number(sum(loads, ({ used }) => used) / GIB, 0)} of ${number(sum(w.devices ?? [], ({ memory }) => memory) / GIB, 0)} GiB` : "–"}</td>
+      <td class="n" title={each(loads, (at) => `${percent(at.busy, 0)} busy`)}>{busy.length ? percent(sum(busy, (share) => share) / busy.length, 0) : "–"}</td>
+      <td class="n" title={load ? `${bytes(load.free_memory)} are free on the host` : undefined}>{load ? bytes(load.memory) : "–"}</td>
       <td class="n">{w.restarts}</td>
       <td class="n">{ago(w.heartbeat)}</td>
-      <td class="wide">{w.error}</td>
     </tr>
   );
+}
+
+const sum = <T,>(all: T[], value: (each: T) => number) => all.reduce((total, each) => total + value(each), 0);
+const each = <T,>(all: T[], words: (each: T) => string) => all.map((one, i) => `GPU ${i}: ${words(one)}`).join("\n");
+
+/** The GPUs of a worker: `2 × H100 80GB HBM3`. */
+function gpuNames({ devices = [], gpus }: Worker): string {
+  const counts = new Map<string, number>();
+  for (const { name } of devices) counts.set(name, (counts.get(name) ?? 0) + 1);
+  const named = [...counts].map(([name, count]) => `${count > 1 ? `${count} × ` : ""}${name.replace(/^NVIDIA /, "")}`);
+  return named.join(", ") || (gpus ? `${gpus} ${gpus === 1 ? "GPU" : "GPUs"}` : "CPU");
 }

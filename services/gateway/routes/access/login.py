@@ -6,6 +6,7 @@ from http import HTTPStatus
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
+from services.contracts.records import Role
 from services.gateway.authentication import PAGE_SESSION_SECONDS, cookie_name, page_session_token
 from services.gateway.dependencies import Deps
 from services.http import Problem, host_of
@@ -24,6 +25,12 @@ class PageSessionRequest(BaseModel):
     """The page asks to begin its session."""
 
     key: str = Field(min_length=1, max_length=1000, description="An API key, or a login token.")
+
+
+class PageSession(BaseModel):
+    """The session of the page."""
+
+    role: Role | None = Field(description="The role of its key. Null: there is no session.")
 
 
 class Login(BaseModel):
@@ -58,6 +65,15 @@ async def enter(
         secure=secure,
     )
     log.info("page session begun")
+
+
+@router.get("/v1/session", include_in_schema=False)
+async def session(deps: Deps, request: Request) -> PageSession:
+    """The role of the page's session: the page offers only what the role allows."""
+    _, port = host_of(request.headers)
+    token = page_session_token(request.headers, port, request.url.scheme)
+    caller = await deps.keyring.page_session_caller(token) if token else None
+    return PageSession(role=caller.role if caller else None)
 
 
 @router.delete("/v1/session", status_code=HTTPStatus.NO_CONTENT, include_in_schema=False)
