@@ -14,7 +14,7 @@ from bench.generation import generation_part
 from bench.installation import Installation, failures, records, work_folder
 from bench.runner import BenchFailed, BenchPart, BenchResults, Figures
 from bench.workload import BATCH, model_config, run_config
-from learner.metrics.mismatch import mismatch_problem
+from learner.metrics.mismatch_alarm import mismatch_problem
 
 ETAS = (0, 1, 4)
 GENERATION = "generation"

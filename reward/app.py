@@ -248,8 +248,8 @@ def _add_routes(app: FastAPI, service: Service, uploads: Uploads | None) -> None
         responses=responses(_TEACHERS),
     )
     async def text(request: TeacherTextRequest, client: HTTPRequest) -> Any:
-        """Return the text that a teacher's tokenizer writes for these ids. Two vocabularies are
-        equal if all their ids have equal text."""
+        """Return the one text that a teacher's tokenizer writes for all these ids together. A
+        worker compares it with its own tokenizer's text, to see that both have one vocabulary."""
         with service.serving():
             asked = service.teachers.text(request.teacher, request.model, request.tokens)
             decoded = await while_connected(client, taught(asked))

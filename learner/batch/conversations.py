@@ -83,8 +83,8 @@ def chat_row(row: Row, data: SFTData) -> ChatRow | str:
 
 
 def answer_turn(answer: Any, columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the turn for a row's `answer`: text, or a whole message of the assistant. `columns`:
-    the row's others."""
+    """Return the turn for a row's `answer`: text, a number, or a whole message of the assistant.
+    Raises ValueError for anything else; `columns`, the row's others, only help to word it."""
     if isinstance(answer, dict) and answer.get("role") == "assistant":
         return answer
     if isinstance(answer, bool) or not isinstance(answer, str | int | float):

@@ -52,7 +52,7 @@ def _counts(
                 lengths.append(_prompt(row, options, tokenizer, counts))
                 _count_special(row, special, counts)
             else:
-                lengths.append(_learned(row, learned))
+                lengths.append(_row_tokens(row, learned))
         except (ValueError, UnusableRow) as error:
             counts.unusable += 1
             if counts.first_unusable is None or row.index < counts.first_unusable[0]:
@@ -66,8 +66,9 @@ def _counts(
     return counts
 
 
-def _learned(asked: AskedRow, tokenizers: list[RowTokenizer]) -> int:
-    """Tokens of a supervised row, or of the longer of its two answers."""
+def _row_tokens(asked: AskedRow, tokenizers: list[RowTokenizer]) -> int:
+    """Tokens of a supervised row with its prompt; of a preference pair, of the longer side with its
+    prompt."""
     row = Row(prompt=asked.prompt, answer=asked.answer, columns=asked.columns)
     return max(len(each.row(row, asked.index).tokens) for each in tokenizers)
 

@@ -39,8 +39,9 @@ class CheckpointSchedule:
         written, so submitting would wait for it; `free`: bytes that payloads may still take on the
         data volume, None if payloads are not there.
 
-        A checkpoint falls due early when uncovered groups fill a quarter of the budget, or their
-        payloads a quarter of the disk's free space: the batch in training and the next one need
+        A checkpoint falls due every `every` steps, and `seconds` after the one before. It falls due
+        early when uncovered groups fill a quarter of the budget, or their payloads a quarter of the
+        space that they and `free` have together: the batch in training and the next one need
         space too. A checkpoint that falls due while another is written waits until that one is
         done, except at the end of the run and when uncovered groups fill half the budget. The
         checkpoint that is being written may cover the other half.

@@ -15,7 +15,7 @@ from learner.coordinate.planner import Planner
 from learner.coordinate.step_report import StepReport
 from learner.coordinate.waiting import WaitWatcher
 from learner.environment import RunEnvironment
-from learner.metrics.mismatch import mismatch_problem
+from learner.metrics.mismatch_alarm import mismatch_problem
 from learner.metrics.step_metrics import Stopwatch, staleness_metrics
 from learner.model.loading.model_loader import endless
 from learner.model.passes.families import sharing_in_words, sharing_of

@@ -16,7 +16,7 @@ from services.contracts.config.objective.terms import GAE, GlobalWhiten, Reverse
 from services.contracts.groups.rollout import AUTO_TOKENS
 from services.contracts.groups.trajectory import TRUNCATED, TrajectoryGroup
 from services.contracts.weights import parse_version_tag
-from services.rollouts.index import RECORD, Records, dataset_key, status_key
+from services.rollouts.index_record import RECORD, Records, dataset_key, status_key
 from services.rollouts.parts import COLUMNS, lists, rounded
 
 GOLDEN = 0.6180339887498949

@@ -1,5 +1,5 @@
-"""The leases that a worker holds, and how each ends: completed, dropped, filtered, released, or
-lost.
+"""The leases that a worker holds, and how each ends: completed, dropped, filtered, released (on
+SIGTERM too), or lost.
 
 Every store call here is retried until Redis answers. A second call for an attempt that has ended
 changes nothing.

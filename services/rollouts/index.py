@@ -5,102 +5,24 @@ file. A record that a crash has cut off is ignored, and the next start cuts it a
 """
 
 import os
-import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
 from heapq import merge
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from services.contracts.groups.rollout import RolloutStatus
-from services.contracts.scores import ScoreStatus
+from services.rollouts.index_record import RECORD, Records
 from services.rollouts.parts import step_of
+from services.rollouts.rollout_filter import RolloutFilter
 from services.runtime.logs import get_logger
 from services.volume import written_beside
 
 log = get_logger(__name__)
 
-RECORD = np.dtype(
-    [
-        ("group", "<i8"),
-        ("row", "<i8"),
-        ("reward", "<f8"),  # NaN: no reward
-        ("step", "<u4"),
-        ("place", "<u4"),  # row of the part
-        ("tokens", "<u4"),
-        ("dataset", "<u4"),  # `dataset_key`
-        ("sample", "<u2"),
-        ("rank", "<u2"),
-        ("status", "u1"),  # place in ScoreStatus, or OTHER
-        ("truncated", "?"),
-        ("trained", "?"),
-        ("reserved", "u1"),
-    ]
-)
-STATUSES = list(ScoreStatus)
-OTHER = 255
 BLOCK = 1 << 16
 """Records that are compared at once: 3 MB."""
-
-Records = npt.NDArray[np.void]
-
-
-@dataclass(frozen=True)
-class RolloutFilter:
-    """The answers that are wanted. None: all."""
-
-    step: int | None = None
-    group: int | None = None
-    min_reward: float | None = None
-    max_reward: float | None = None
-    status: RolloutStatus | None = None
-    row: int | None = None
-    dataset: str | None = None
-    min_tokens: int | None = None
-    max_tokens: int | None = None
-
-    def matches(self, records: Records) -> npt.NDArray[np.bool_]:
-        """[n] bool: the records that fit."""
-        fits = np.ones(len(records), np.bool_)
-        bounds: tuple[tuple[str, Any, Any], ...] = (
-            ("step", self.step, self.step),
-            ("group", self.group, self.group),
-            ("row", self.row, self.row),
-            ("reward", self.min_reward, self.max_reward),
-            ("tokens", self.min_tokens, self.max_tokens),
-        )
-        for name, low, high in bounds:
-            if low is not None:
-                fits &= records[name] >= low
-            if high is not None:
-                fits &= records[name] <= high
-        if self.dataset is not None:
-            fits &= records["dataset"] == dataset_key(self.dataset)
-        match self.status:
-            case None:
-                pass
-            case RolloutStatus.TRUNCATED:
-                fits &= records["truncated"]
-            case RolloutStatus.UNTRAINED:
-                fits &= ~records["trained"]
-            case status:
-                fits &= records["status"] == status_key(status)
-        return fits
-
-
-def status_key(status: str) -> int:
-    """Return the number of a status in the index."""
-    return STATUSES.index(ScoreStatus(status)) if status in [*ScoreStatus] else OTHER
-
-
-def dataset_key(name: str) -> int:
-    """Return the number of a dataset in the index."""
-    return zlib.crc32(name.encode())
 
 
 def index_path(folder: Path, rank: int) -> Path:

@@ -28,8 +28,10 @@ from services.contracts.groups.rollout import (
     TokenSpan,
 )
 from services.contracts.groups.sampled_answer import cut
-from services.rollouts.index import Records, RolloutFilter, newest_first
+from services.rollouts.index import newest_first
+from services.rollouts.index_record import Records
 from services.rollouts.parts import COLUMNS, part_name, parts_of
+from services.rollouts.rollout_filter import RolloutFilter
 from services.rollouts.token_texts import pieces, read_token_texts
 from services.runtime.logs import get_logger
 from services.volume import written_beside

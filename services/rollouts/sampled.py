@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from services.contracts.groups.sampled_answer import SampledAnswer, cut, extremes
-from services.rollouts.index import Records, RolloutFilter, newest_first
+from services.rollouts.index import newest_first
+from services.rollouts.index_record import Records
 from services.rollouts.reader import LISTED, Damage, Place, place_of, rows_of
+from services.rollouts.rollout_filter import RolloutFilter
 
 PER_STEP = 4
 """Answers of each step that are shown."""

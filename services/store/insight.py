@@ -119,7 +119,7 @@ class Insight:
         )
 
     async def load(self, pool: str) -> PoolLoad:
-        """Return the present load of `pool`. Two round trips."""
+        """Return the present load of `pool`. Three round trips, or two if no run is active."""
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.get(pool_key(pool, "active"))
             pipe.zcard(pool_key(pool, "queue"))

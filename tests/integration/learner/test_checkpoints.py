@@ -13,8 +13,8 @@ import pytest
 from learner.checkpoints.checkpoint_reader import verify
 from services.contracts.config import parse_config
 from services.contracts.records import RunRecord, RunState
-from services.rollouts.index import RolloutFilter
 from services.rollouts.reader import page
+from services.rollouts.rollout_filter import RolloutFilter
 from services.store import Store
 from services.volume import Volume
 from tests.integration.learner.conftest import Place, placed, stored

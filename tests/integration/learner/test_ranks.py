@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 
 from services.contracts.config import parse_config
 from services.contracts.records import RunState
-from services.rollouts.index import RolloutFilter
 from services.rollouts.reader import group, page
+from services.rollouts.rollout_filter import RolloutFilter
 from services.store import Store
 from services.volume import Volume
 from tests.integration.learner.conftest import Place

@@ -23,9 +23,9 @@ from services.contracts.devices import LearnerDevices
 from services.contracts.records import DatasetRecord, RunRecord, RunState
 from services.contracts.rows.dataset import Row
 from services.datasets import append_rows
-from services.rollouts.index import RolloutFilter
 from services.rollouts.parts import part_name
 from services.rollouts.reader import page
+from services.rollouts.rollout_filter import RolloutFilter
 from services.store import Store
 from services.volume import Volume
 from services.volume.kept_checkpoints import pin

@@ -35,9 +35,9 @@ from services.contracts.config.objective.terms import (
 )
 from services.contracts.groups.rollout import AUTO_TOKENS
 from services.contracts.groups.trajectory import TrajectoryGroup
-from services.rollouts.index import RolloutFilter
 from services.rollouts.reader import group as read_group
 from services.rollouts.reader import page
+from services.rollouts.rollout_filter import RolloutFilter
 from services.rollouts.sampled import sampled_answers
 from services.store import Fenced
 from tests.unit.learner.policies import tiny_model, trajectory_group

@@ -9,9 +9,10 @@ import pytest
 
 from services.contracts.groups.rollout import EXCERPT, RolloutStatus
 from services.rollouts import index, reader
-from services.rollouts.index import RolloutFilter, cut, first_step, index_path, opened
+from services.rollouts.index import cut, first_step, index_path, opened
 from services.rollouts.parts import parts_of
 from services.rollouts.reader import excerpt, group, joined, page
+from services.rollouts.rollout_filter import RolloutFilter
 from services.rollouts.sampled import choose, sampled_answers
 from services.rollouts.token_texts import NAME, pieces, read_token_texts
 from tests.kept_rollouts import answer, keep

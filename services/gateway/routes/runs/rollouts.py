@@ -17,9 +17,9 @@ from services.contracts.groups.rollout import RolloutGroup, RolloutStatus, Rollo
 from services.gateway.dependencies import RUN_PROBLEMS, Deps, RunDep
 from services.gateway.paging import Next, cursor_at, place_in, unknown_cursor
 from services.http import OpenFile, Problem, responses
-from services.rollouts.index import RolloutFilter
 from services.rollouts.parts import parts_of
 from services.rollouts.reader import Place, group, joined, page
+from services.rollouts.rollout_filter import RolloutFilter
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from learner.metrics.mismatch import mismatch_problem
+from learner.metrics.mismatch_alarm import mismatch_problem
 
 
 def row(gap: float, kl: float) -> dict[str, float]:
