@@ -6,7 +6,7 @@ PROFILE ?=
 # The tests start hundreds of processes, and each would compile our code again.
 unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
-CODE := $(wildcard services rollout reward learner recipes bench deploy tests)
+CODE := $(wildcard headrace services rollout reward learner recipes bench deploy tests)
 # Four files at a time on two cores, because tests mostly wait for processes to start and to end. The
 # longest files (whole installations) come first, so none runs alone at the end.
 TIERS := --durations 15 -n 4 --dist loadfile --no-loadscope-reorder tests/e2e tests/chaos tests/browser tests/integration tests/security tests/unit
@@ -123,6 +123,10 @@ bench-learner: setup ## the learner's speed and memory against plain transformer
 page: setup ## the page's script and style, services/gateway/page/dist/, from its sources; needs Node 20
 	$(BIN)/python -m deploy.openapi_document > services/gateway/page/openapi.json
 	cd services/gateway/page && npm ci --no-audit --no-fund && npm run types && npm run check && npm run build
+
+.PHONY: client
+client: setup ## the generated files of the Python client, headrace/, from the gateway's API
+	$(BIN)/python -m deploy.client_code
 
 .PHONY: lock
 lock: ## resolve the dependencies again into deploy/locks/

@@ -1,6 +1,7 @@
 """Submitting from a form, and runs side by side."""
 
 import re
+from typing import Any
 
 from playwright.sync_api import Page, expect
 
@@ -30,15 +31,22 @@ def test_a_run_is_submitted_again_with_one_key_changed(page: Page, gateway: Gate
     expect(page.get_by_label("The same elsewhere")).to_contain_text(
         "--set optimizer.weight_decay=0.1"
     )
+    elsewhere = page.get_by_label("The same elsewhere")
+    elsewhere.get_by_role("button", name="Python").click()
+    program = elsewhere.locator("pre").inner_text().replace('"KEY"', repr(gateway.key))
     page.get_by_role("button", name="Submit").click()
-
     expect(page).to_have_url(re.compile(r"/runs/[0-9a-f]{8}$"))
-    with gateway.client() as api:
-        made = api.get(f"/v1/runs/{page.url[-8:]}").json()
-        api.post(f"/v1/runs/{made['id']}/cancel")
+
+    names: dict[str, Any] = {}
+    exec(program, names)
+    assert names["run"].id != page.url[-8:]
     before["optimizer"]["weight_decay"] = 0.1
-    assert parse_config(made["config"]) == parse_config(before)
-    assert made["recipe"] == "grpo"
+    for id in (page.url[-8:], names["run"].id):
+        with gateway.client() as api:
+            made = api.get(f"/v1/runs/{id}").json()
+            api.post(f"/v1/runs/{id}/cancel")
+        assert parse_config(made["config"]) == parse_config(before)
+        assert made["recipe"] == "grpo"
 
 
 def test_a_wrong_value_is_named_at_its_key(page: Page) -> None:

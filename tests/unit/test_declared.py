@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 # The gateway and the reward service run without torch and vLLM: `base` in deploy/locks/cpu.txt.
-BASE = ("services", "reward", "recipes")
+BASE = ("headrace", "services", "reward", "recipes")
 ALL = (*BASE, "rollout", "learner", "bench", "deploy", "tests")
 # A reward model's process, an agent, libraries of environments: they run where more is installed.
 NOT_THERE = (

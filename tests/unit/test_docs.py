@@ -128,7 +128,7 @@ def test_every_direct_dependency_has_a_reason_and_nothing_else_has_one() -> None
 
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-PACKAGES = "services|rollout|reward|learner|recipes|deploy|tests|docs|bench"
+PACKAGES = "headrace|services|rollout|reward|learner|recipes|deploy|tests|docs|bench"
 
 
 @pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: file.name)

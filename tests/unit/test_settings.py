@@ -79,7 +79,7 @@ def test_a_learner_has_a_rank_for_each_gpu_that_cuda_shows(
 def test_the_list_of_variables_has_every_variable_of_the_source() -> None:
     kinds = (GatewaySettings, LearnerSettings, RewardSettings, RolloutSettings)
     fields = {f"HEADRACE_{name.upper()}" for kind in kinds for name in kind.model_fields}
-    folders = ("services", "rollout", "reward", "learner", "recipes", "bench", "deploy")
+    folders = ("headrace", "services", "rollout", "reward", "learner", "recipes", "bench", "deploy")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
     files += [ROOT / "Makefile", ROOT / "docker-compose.yml", ROOT / "docs" / "reliability.md"]
     texts = [path.read_text(errors="ignore") for path in files if path.suffix != ".pyc"]

@@ -305,7 +305,30 @@ function commandLine({ recipe, config, name, pool, priority }: { recipe?: string
   return [`headrace submit ${recipe ?? ""}`.trim(), ...options].join(" \\\n    ");
 }
 
-function python(body: object): string {
-  const text = JSON.stringify(body, null, 4).replace(/\btrue\b/g, "True").replace(/\bfalse\b/g, "False").replace(/\bnull\b/g, "None");
-  return `import httpx\n\nrun = httpx.post(\n    "${location.origin}/v1/runs",\n    headers={"Authorization": "Bearer KEY"},\n    json=${text.replace(/\n/g, "\n    ")},\n).raise_for_status().json()\nprint(run["id"])`;
+/** The submission with the Python client (docs/python.md). */
+function python({ config, ...rest }: { recipe?: string; config: Config; name?: string; pool?: string; priority?: number }): string {
+  const [model, others] = taken(config, "model", "path");
+  const [dataset, remaining] = taken(others, "data", "dataset");
+  const values = { recipe: rest.recipe, model, dataset, config: Object.keys(remaining).length ? remaining : undefined, name: rest.name, pool: rest.pool, priority: rest.priority };
+  const lines = Object.entries(values).filter(([, value]) => value !== undefined).map(([key, value]) => `    ${key}=${literal(value, "    ")},\n`);
+  return `from headrace import Client\n\nclient = Client("${location.origin}", api_key="KEY")\nrun = client.runs.submit(\n${lines.join("")})\nprint(run.id)`;
+}
+
+/** A text of the config and the config without it; undefined if it is no text. */
+function taken(config: Config, part: string, key: string): [string | undefined, Config] {
+  const { [part]: inner, ...others } = config;
+  const { [key]: value, ...rest } = (inner ?? {}) as Config;
+  if (typeof value !== "string") return [undefined, config];
+  return [value, Object.keys(rest).length ? { ...config, [part]: rest } : others];
+}
+
+/** A value of JSON as Python writes it. */
+function literal(value: unknown, indent: string): string {
+  if (value === null) return "None";
+  if (typeof value === "boolean") return value ? "True" : "False";
+  if (typeof value !== "object") return JSON.stringify(value);
+  const inner = `${indent}    `;
+  const lines = Array.isArray(value) ? value.map((each) => literal(each, inner)) : Object.entries(value as Config).map(([key, each]) => `${JSON.stringify(key)}: ${literal(each, inner)}`);
+  const [open, close] = Array.isArray(value) ? "[]" : "{}";
+  return lines.length ? `${open}\n${lines.map((line) => `${inner}${line},\n`).join("")}${indent}${close}` : `${open}${close}`;
 }

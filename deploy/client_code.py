@@ -1,0 +1,201 @@
+"""Write the generated files of the Python client: `python -m deploy.client_code` (`make client`).
+
+`models.py` and `operations.py` come from the gateway's OpenAPI document. `synchronous.py` is
+`asynchronous.py` without `async` and `await`, so that each request is described once.
+"""
+
+import json
+import keyword
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from deploy.openapi_document import document
+
+CLIENT = Path(__file__).resolve().parents[1] / "headrace"
+NAMES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
+ANSWERS = {"text/event-stream": "EventStream", "text/html": "str", "text/plain": "str"}
+REPEATABLE = {"datasets_create", "runs_preview", "chat_completions_create"}
+"""Operations without an Idempotency-Key that may be sent again after a lost answer: uploads make
+nothing twice, and the others make nothing."""
+HEADER = """\"\"\"{about} `make client` makes this file (deploy/client_code.py).\"\"\"
+# ruff: noqa: E501, UP028
+
+"""
+SYNCHRONOUS = (
+    (r"\basync (def|for|with)\b", r"\1"),
+    (r"\bawait ", ""),
+    (r"\bAsync(?=[A-Z])", ""),
+    (r"\basyncio\b", "time"),
+    (r"\b__a(iter|enter|exit)__\b", r"__\1__"),
+    (r"\ba(close|iter_lines|read)\b", r"\1"),
+)
+
+
+def annotation(schema: dict[str, Any]) -> str:
+    """Return the Python type of a schema."""
+    if "$ref" in schema:
+        return str(schema["$ref"]).rpartition("/")[2]
+    if values := schema.get("enum", [schema["const"]] if "const" in schema else None):
+        return f"Literal[{', '.join(map(repr, values))}]"
+    if choices := schema.get("anyOf") or schema.get("oneOf"):
+        return " | ".join(dict.fromkeys(map(annotation, choices)))
+    kind = schema.get("type")
+    if kind == "array" and "prefixItems" in schema:
+        return f"tuple[{', '.join(map(annotation, schema['prefixItems']))}]"
+    if kind == "array":
+        return f"list[{annotation(schema.get('items', {}))}]"
+    if kind == "object":
+        values = schema.get("additionalProperties")
+        return f"dict[str, {annotation(values) if isinstance(values, dict) else 'Any'}]"
+    if schema.get("format") == "binary":
+        return "bytes"
+    return NAMES.get(str(kind), "Any")
+
+
+def quoted(text: str, indent: str) -> str:
+    """Return `text` as a docstring."""
+    text = text.strip().replace("\\", "\\\\").replace('"""', "'''")
+    text = text + (" " if text.endswith('"') else "")
+    return f'{indent}"""{text}"""\n' if text else ""
+
+
+def safe(name: str) -> str:
+    """Return `name` as a Python name."""
+    name = name.replace("-", "_")
+    return f"{name}_" if keyword.iskeyword(name) else name
+
+
+def models(schemas: dict[str, Any]) -> str:
+    """Return the source of a model for each schema."""
+    source = HEADER.format(about="What the gateway's API takes and answers.")
+    source += "from __future__ import annotations\n\nfrom typing import Any, Literal, TypeAlias\n\n"
+    source += "from pydantic import Field\n\nfrom headrace.model import Model\n\n"
+    aliases = ""
+    for name, schema in schemas.items():
+        if name.startswith("Body_"):
+            continue
+        about = schema.get("description", "")
+        if "properties" in schema or schema.get("additionalProperties"):
+            fields = schema.get("properties", {}).items()
+            required = schema.get("required", ())
+            lines = [field_of(key, field, key in required) for key, field in fields] or ["    pass"]
+            source += f"class {name}(Model):\n{quoted(about, '    ')}\n{''.join(lines)}\n\n"
+        else:
+            aliases += f"{name}: TypeAlias = {annotation(schema)}\n{quoted(about, '')}\n"
+    return source + aliases
+
+
+def field_of(key: str, schema: dict[str, Any], is_required: bool) -> str:
+    """Return the lines of a field of a model."""
+    kind, default = annotation(schema), schema.get("default")
+    if not is_required and default is None:
+        # OpenAPI leaves out the default of a list or a dictionary, which is an empty one.
+        default = {"array": [], "object": {}}.get(schema.get("type", ""))
+        if default is None and not {"None", "Any"} & set(kind.split(" | ")):
+            kind += " | None"
+    value = "" if is_required else f" = {default!r}"
+    if safe(key) != key:
+        value = f" = Field({'' if is_required else f'default={default!r}, '}alias={key!r})"
+    return f"    {safe(key)}: {kind}{value}\n{quoted(schema.get('description', ''), '    ')}"
+
+
+def operations(paths: dict[str, Any], schemas: dict[str, Any]) -> str:
+    """Return the source of a function for each operation, which describes its request."""
+    source = HEADER.format(about="Each operation of the gateway's API, as a request to send.")
+    functions = "".join(
+        function(path, method.upper(), operation, schemas)
+        for path, methods in paths.items()
+        for method, operation in methods.items()
+    )
+    used = sorted(set(re.findall(r"\b[A-Z]\w+", functions)) & schemas.keys())
+    source += f"from typing import Any, Literal\n\nfrom headrace.models import {', '.join(used)}\n"
+    return source + f"from headrace.request import EventStream, Files, Request\n\n{functions}"
+
+
+def function(path: str, method: str, operation: dict[str, Any], schemas: dict[str, Any]) -> str:
+    """Return the source of the function that describes the request of an operation."""
+    signature: list[str] = []
+    parts: dict[str, list[str]] = {"path": [], "query": [], "header": []}
+    given = operation.get("parameters", [])
+    for parameter in sorted(given, key=lambda each: not each.get("required", False)):
+        name = parameter["name"]
+        if name == "Idempotency-Key":
+            continue
+        kind = annotation(parameter["schema"])
+        if not parameter.get("required"):
+            kind += "" if "None" in kind.split(" | ") else " | None"
+            kind += " = None"
+        signature.append(f"{safe(name)}: {kind}")
+        parts[parameter["in"]].append(f"{name!r}: {safe(name)}")
+    arguments = [f"{name}={{{', '.join(values)}}}" for name, values in parts.items() if values]
+    for media, content in operation.get("requestBody", {}).get("content", {}).items():
+        if media == "application/json":
+            kind = annotation(content["schema"])
+            signature.append(f"body: {kind} | dict[str, Any]")
+            arguments.append("body=body")
+        elif media == "multipart/form-data":
+            form = [*schemas[annotation(content["schema"])]["properties"]]
+            form.remove("file")
+            signature += ["files: Files", *(f"{key}: str | None = None" for key in form)]
+            arguments += ["files=files", f"form={{{', '.join(f'{k!r}: {k}' for k in form)}}}"]
+        else:
+            signature.append("content: bytes")
+            arguments.append("content=content")
+    nothing = {"json": {"schema": {"type": "null"}}}
+    answers = [
+        ANSWERS.get(media, annotation(content.get("schema", {})) if "json" in media else "bytes")
+        for status, answer in sorted(operation["responses"].items(), reverse=True)
+        if status.startswith("2")
+        for media, content in (answer.get("content") or nothing).items()
+    ]
+    answer = " | ".join(dict.fromkeys(" | ".join(answers).split(" | ")))
+    if any(parameter["name"] == "Idempotency-Key" for parameter in given):
+        arguments.append("is_keyed=True")
+    if operation["operationId"] in REPEATABLE:
+        arguments.append("is_repeatable=True")
+    star = "*, " if signature else ""
+    about = ". ".join(filter(None, [operation["summary"], operation.get("description", "")]))
+    return (
+        f"def {operation['operationId']}({star}{', '.join(signature)}) -> Request[{answer}]:\n"
+        f"{quoted(about, '    ')}"
+        f"    return Request({', '.join([repr(method), repr(path), answer, *arguments])})\n\n\n"
+    )
+
+
+def synchronous(source: str) -> str:
+    """Return the client of `asynchronous.py` without `async`."""
+    for pattern, replacement in SYNCHRONOUS:
+        source = re.sub(pattern, replacement, source)
+    header = HEADER.format(about="The client, which waits for each answer.")
+    return header + source.partition('"""\n')[2]
+
+
+def formatted(source: str, name: str) -> str:
+    """Return `source` in the standard form of this project."""
+    for command in (["check", "--fix", "--quiet", "--exit-zero"], ["format", "--quiet"]):
+        ruff = [sys.executable, "-m", "ruff", *command, "--stdin-filename", f"headrace/{name}", "-"]
+        done = subprocess.run(
+            ruff, input=source, capture_output=True, text=True, check=True, cwd=CLIENT.parent
+        )
+        source = done.stdout
+    return source
+
+
+def files() -> dict[str, str]:
+    """Return the text of each generated file, by its name."""
+    api = json.loads(document())
+    schemas = api["components"]["schemas"]
+    made = {
+        "models.py": models(schemas),
+        "operations.py": operations(api["paths"], schemas),
+        "synchronous.py": synchronous((CLIENT / "asynchronous.py").read_text()),
+    }
+    return {name: formatted(source, name) for name, source in made.items()}
+
+
+if __name__ == "__main__":
+    for name, source in files().items():
+        (CLIENT / name).write_text(source)

@@ -1,0 +1,387 @@
+"""The asynchronous client. `make client` makes the synchronous one from this file."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+from time import monotonic
+from typing import Any, TypeVar
+
+import httpx
+
+from headrace import login, operations
+from headrace.errors import BadAnswer, RunFailed, Unreachable, WaitTimeout
+from headrace.models import (
+    Checkpoint,
+    DatasetRecord,
+    OpenAIAnswer,
+    RunEvent,
+    RunPatch,
+    RunRecord,
+    RunSummary,
+    SampledAnswer,
+    Series,
+    Uploaded,
+    WorkerRecord,
+)
+from headrace.request import EventStream, Request, fields_of
+from headrace.rows import Progress, Rows, as_html, files_of, submission
+
+T = TypeVar("T")
+FINAL = ("succeeded", "failed", "cancelled")
+CONNECT, QUIET, PATIENCE = 10.0, 45.0, 60.0
+"""Seconds for a connection; without a ping until a stream counts as broken (pings come every 15);
+without an answer until following events gives up."""
+
+
+class AsyncClient:
+    """A gateway. `url` and `api_key` default to those of the command line: HEADRACE_GATEWAY_URL,
+    HEADRACE_API_KEY, HEADRACE_API_KEY_FILE, and the key in the data folder HEADRACE_DATA."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        api_key: str | None = None,
+        *,
+        timeout: float = 600.0,
+        retries: int = 5,
+    ) -> None:
+        """`timeout`: seconds that the gateway may take to answer. `retries`: how often a request
+        is sent again after a broken connection, 429, 502, 503 or 504."""
+        self.url = login.address(url)
+        key = api_key or login.api_key(self.url)
+        self._retries = retries
+        self._http = httpx.AsyncClient(
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            timeout=httpx.Timeout(timeout, connect=CONNECT),
+            # A proxy of the environment has no business between a machine and itself.
+            trust_env=not login.is_local(self.url),
+            # Reading the certificates takes 80 ms: skip it for plain http.
+            verify=self.url.startswith("https:"),
+        )
+        self.runs = AsyncRuns(self)
+        self.datasets = AsyncDatasets(self)
+        self.workers = AsyncWorkers(self)
+
+    async def send(self, request: Request[T]) -> T:
+        """Send a request of `headrace.operations` and return its answer. Raises HeadraceError."""
+        if request.answer is EventStream:
+            raise TypeError(f"{request.template} does not end: use run.events()")
+        headers = request.headers()
+        for attempt in count(1):
+            response = None
+            try:
+                with ExitStack() as opened:
+                    arguments = request.arguments(opened)
+                    response = await self._http.request(headers=headers, **arguments)
+            except httpx.TransportError as error:
+                broken = error
+            except httpx.InvalidURL as error:
+                raise Unreachable(f"{self.url!r} is not an address: {error}") from None
+            pause = request.pause(attempt, response)
+            # A request that was never sent may be sent again, whatever it is.
+            if response is None and isinstance(broken, httpx.ConnectError | httpx.ConnectTimeout):
+                pause = pause or 0.5
+            if pause is None or attempt > self._retries:
+                break
+            await asyncio.sleep(pause)
+        if response is None:
+            raise Unreachable(
+                f"no answer from {self.url} after {attempt} attempts: "
+                f"{str(broken) or type(broken).__name__}"
+            ) from broken
+        return request.parsed(response)
+
+    async def pages(
+        self, operation: Callable[..., Request[Any]], **given: Any
+    ) -> AsyncIterator[Any]:
+        """Yield the pages of an operation that lists things, e.g. `operations.workers_list`."""
+        while True:
+            page = await self.send(operation(**given))
+            yield page
+            if page.next is None:
+                return
+            given["cursor"] = page.next
+
+    async def chat(
+        self, model: str, messages: str | Sequence[Mapping[str, Any]], **options: Any
+    ) -> OpenAIAnswer:
+        """Ask the policy of a run: `model` is `RUN` or `RUN@latest`. A text is the turn of a user.
+        `options` are those of OpenAI's API: max_tokens, temperature, …"""
+        if options.get("stream"):
+            raise ValueError("chat does not stream: use a client of OpenAI's API for that")
+        turns = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+        body = {"model": model, "messages": [dict(turn) for turn in turns], **options}
+        return await self.send(operations.chat_completions_create(body=body))
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> "AsyncClient":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def _events(self, run: str, after: str | None) -> AsyncIterator[RunEvent]:
+        """Yield events until the stream ends. Raises HeadraceError."""
+        request = operations.run_events_follow(run=run, last_event_id=after)
+        timeout = httpx.Timeout(CONNECT, read=QUIET)
+        with ExitStack() as opened:
+            arguments = request.arguments(opened)
+        try:
+            async with self._http.stream(
+                headers=request.headers(), timeout=timeout, **arguments
+            ) as response:
+                if response.is_error:
+                    await response.aread()
+                    request.parsed(response)
+                lines: list[str] = []
+                async for line in response.aiter_lines():
+                    if line:
+                        lines.append(line)
+                        continue
+                    fields, lines = fields_of(lines), []
+                    if "data" in fields:
+                        yield _event(run, fields["data"])
+        except httpx.TransportError as error:
+            raise Unreachable(f"lost the connection to {self.url}: {error}") from error
+
+
+class AsyncRun:
+    """A run. `record` has what the gateway told last of it; `refresh` asks again."""
+
+    def __init__(self, client: AsyncClient, record: RunRecord | RunSummary) -> None:
+        self._client = client
+        self.record = record
+
+    @property
+    def id(self) -> str:
+        """Its id, 8 hex digits."""
+        return self.record.id
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.record.name
+
+    @property
+    def state(self) -> str:
+        """Its state, e.g. `running`. The final ones are succeeded, failed and cancelled."""
+        return self.record.state
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the gateway found odd when the run was submitted."""
+        return list(getattr(self.record, "warnings", None) or ())
+
+    async def refresh(self) -> "AsyncRun":
+        """Load the record again."""
+        self.record = await self._client.send(operations.runs_get(run=self.id))
+        return self
+
+    async def wait(self, timeout: float | None = None) -> "AsyncRun":
+        """Wait until the run is over. Raises RunFailed if it failed, and WaitTimeout after
+        `timeout` seconds; the run itself goes on then."""
+        start, pause = monotonic(), 0.25
+        while (await self.refresh()).state not in FINAL:
+            rest = float("inf") if timeout is None else start + timeout - monotonic()
+            if rest <= 0:
+                raise WaitTimeout(
+                    f"run {self.name} ({self.id}) is {self.state} after {timeout:g} s; it goes on"
+                )
+            pause = min(5.0, pause * 1.5)
+            await asyncio.sleep(min(pause, rest))
+        if self.state == "failed":
+            raise RunFailed(f"run {self.name} ({self.id}) failed: {self.record.reason}")
+        return self
+
+    async def cancel(self, *, now: bool = False) -> "AsyncRun":
+        """Cancel the run, which keeps what it has trained. `now`: do not end its step first."""
+        answer = await self._client.send(operations.runs_cancel(run=self.id, now=now))
+        self.record = RunRecord.model_validate(answer.model_dump())
+        return self
+
+    async def update(self, **fields: Any) -> "AsyncRun":
+        """Change the run: name, tags, notes, priority, max_steps, max_staleness,
+        evaluation_every, checkpoint_every, lr."""
+        if unknown := fields.keys() - RunPatch.model_fields.keys():
+            raise TypeError(f"a run has no {', '.join(sorted(unknown))} to change")
+        self.record = await self._client.send(operations.runs_update(run=self.id, body=fields))
+        return self
+
+    async def delete(self) -> None:
+        """Delete the run, which must be over, with its files."""
+        await self._client.send(operations.runs_delete(run=self.id))
+
+    async def events(self, after: str | None = None) -> AsyncIterator[RunEvent]:
+        """Yield the events of the run, or those after the event `after`, until the run is over.
+        A broken connection is opened again after the last event."""
+        heard, pause = monotonic(), 0.25
+        while True:
+            try:
+                async for event in self._client._events(self.id, after):
+                    after, heard, pause = event.id, monotonic(), 0.25
+                    yield event
+                if (await self.refresh()).state in FINAL:
+                    return
+            except Unreachable as error:
+                if monotonic() - heard > PATIENCE:
+                    raise error
+            await asyncio.sleep(pause)
+            pause = min(5.0, pause * 2)
+
+    async def metrics(self, names: Iterable[str] | str | None = None, after_step: int = -1) -> Rows:
+        """Return a row for each step, with the metrics `names` (default: all)."""
+        wanted = [names] if isinstance(names, str) else None if names is None else list(names)
+        pages = self._client.pages(
+            operations.run_metrics_list, run=self.id, name=wanted, after_step=after_step
+        )
+        return Rows([row async for page in pages for row in page.metrics])
+
+    async def series(
+        self, names: Iterable[str] | str, *, points: int = 1000, x: str = "step"
+    ) -> list[Series]:
+        """Return curves of at most `points` places. `x`: step, time, tokens or samples."""
+        wanted = [names] if isinstance(names, str) else list(names)
+        request = operations.series_get(runs=[self.id], names=wanted, points=points, x=x)  # type: ignore[arg-type]
+        return (await self._client.send(request)).series
+
+    async def rollouts(self, **filters: Any) -> Rows:
+        """Return kept answers, newest step first. `filters`: step, min_reward, max_reward, status,
+        row, dataset, group, min_tokens, max_tokens, text."""
+        pages = self._client.pages(operations.rollouts_list, run=self.id, **filters)
+        return Rows([each.model_dump() async for page in pages for each in page.rollouts])
+
+    async def samples(self, step: int | None = None) -> list[SampledAnswer]:
+        """Return up to four answers of each step."""
+        pages = self._client.pages(operations.run_samples_list, run=self.id, step=step)
+        return [each async for page in pages for each in page.samples]
+
+    async def checkpoints(self) -> list[Checkpoint]:
+        """Return the checkpoints, newest first."""
+        pages = self._client.pages(operations.run_checkpoints_list, run=self.id)
+        return [each async for page in pages for each in page.checkpoints]
+
+    def __repr__(self) -> str:
+        return f"<Run {self.id} {self.name!r}: {self.state}, step {self.record.step}>"
+
+    def _repr_html_(self) -> str:
+        return as_html(self.record, self._client.url)
+
+
+class AsyncRuns:
+    """The runs of a gateway."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+
+    async def submit(
+        self,
+        recipe: str | None = None,
+        *,
+        model: str | None = None,
+        dataset: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        tags: Sequence[str] | None = None,
+        notes: str | None = None,
+        pool: str | None = None,
+        priority: int | None = None,
+        resume_from: str | None = None,
+    ) -> AsyncRun:
+        """Submit a run. `model` and `dataset` are the keys `model.path` and `data.dataset` of the
+        config; `config` has any others, over those of the recipe. Raises Invalid, whose `problems`
+        name each wrong key."""
+        body = submission(
+            recipe,
+            model,
+            dataset,
+            config,
+            name=name,
+            tags=None if tags is None else list(tags),
+            notes=notes,
+            pool=pool,
+            priority=priority,
+            resume_from=resume_from,
+        )
+        answer = await self._client.send(operations.runs_create(body=body))
+        if not isinstance(answer, RunRecord):
+            raise BadAnswer("the gateway did not answer with a run")
+        return AsyncRun(self._client, answer)
+
+    async def get(self, run: str) -> AsyncRun:
+        """Return a run by its id, the beginning of its id, or a name that no other run has."""
+        record = await self._client.send(operations.runs_get(run=run))
+        return AsyncRun(self._client, record)
+
+    async def list(self, **filters: Any) -> AsyncIterator[AsyncRun]:
+        """Yield runs, newest first, page after page. `filters`: q, state, pool, name, tag, recipe,
+        model, dataset; `limit` is the size of a page."""
+        async for page in self._client.pages(operations.runs_list, **filters):
+            for record in page.runs:
+                yield AsyncRun(self._client, record)
+
+
+class AsyncDatasets:
+    """The datasets of a gateway."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+
+    async def upload(
+        self,
+        data: str | Path | Iterable[Mapping[str, Any]],
+        *,
+        name: str | None = None,
+        mapping: str | Mapping[str, Any] | None = None,
+        verifier: str | None = None,
+        progress: Progress | None = None,
+    ) -> Uploaded:
+        """Upload a file (JSON lines, CSV, Parquet, tar) or rows. `mapping`: columns, or the name of
+        a well-known file such as gsm8k. `progress` is called with the bytes that were sent and
+        those in all. The same rows again change nothing."""
+        columns = mapping if mapping is None or isinstance(mapping, str) else json.dumps(mapping)
+        files = files_of(data, name, progress)
+        request = operations.datasets_create(
+            files=files, name=name, mapping=columns, verifier=verifier
+        )
+        return await self._client.send(request)
+
+    async def get(self, dataset: str) -> DatasetRecord:
+        """Return a dataset by its name or id."""
+        return await self._client.send(operations.datasets_get(dataset=dataset))
+
+    async def list(self) -> AsyncIterator[DatasetRecord]:
+        """Yield the datasets, newest first."""
+        async for page in self._client.pages(operations.datasets_list):
+            for record in page.datasets:
+                yield record
+
+    async def delete(self, dataset: str) -> None:
+        """Delete a dataset that no run needs."""
+        await self._client.send(operations.datasets_delete(dataset=dataset))
+
+
+class AsyncWorkers:
+    """The rollout workers of a gateway."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+
+    async def list(self, pool: str | None = None) -> AsyncIterator[WorkerRecord]:
+        """Yield the workers, or those of a pool."""
+        async for page in self._client.pages(operations.workers_list, pool=pool):
+            for record in page.workers:
+                yield record
+
+
+def _event(run: str, data: str) -> RunEvent:
+    try:
+        return RunEvent.model_validate({"run": run, **json.loads(data)})
+    except ValueError:
+        raise BadAnswer(f"an event of run {run} cannot be read: {data[:200]}") from None

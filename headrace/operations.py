@@ -1,0 +1,835 @@
+"""Each operation of the gateway's API, as a request to send. `make client` makes this file (deploy/client_code.py)."""
+# ruff: noqa: E501
+
+from typing import Any, Literal
+
+from headrace.models import (
+    Answers,
+    AnswerToScore,
+    Audit,
+    CancelledRun,
+    ChainDryRun,
+    ChainList,
+    ChainSubmission,
+    ChainView,
+    ChatRequest,
+    Checkpoint,
+    CheckpointList,
+    CompletionsRequest,
+    DatasetList,
+    DatasetPreview,
+    DatasetRecord,
+    DryRun,
+    EndAnswer,
+    EvaluationComparison,
+    EvaluationRecord,
+    EvaluationSubmission,
+    Fork,
+    Health,
+    JsonSchema,
+    KeyList,
+    LeasedGroup,
+    Login,
+    MadeKey,
+    MadeVerifier,
+    ModelEvaluation,
+    ModelEvaluations,
+    NewKey,
+    NewSession,
+    NewVerifier,
+    OpenAIAnswer,
+    OpenAIModels,
+    OpenedSession,
+    OwnPrompt,
+    PolicyChatRequest,
+    PolicyCompletionsRequest,
+    PoolLoad,
+    PreviewRequest,
+    PromptAddition,
+    PromptsAdded,
+    RecipeList,
+    RecipeModel,
+    Resumption,
+    RewardAnswer,
+    RewardRequest,
+    RolloutGroup,
+    Rollouts,
+    RolloutStatus,
+    RunEvaluations,
+    RunList,
+    RunMetrics,
+    RunPatch,
+    RunPreview,
+    RunRecord,
+    RunSamples,
+    RunState,
+    RunSubmission,
+    ScoredAnswer,
+    SeriesAnswer,
+    SeriesNames,
+    Uploaded,
+    VerifierPage,
+    Why,
+    WorkerList,
+)
+from headrace.request import EventStream, Files, Request
+
+
+def keys_create(*, body: NewKey | dict[str, Any]) -> Request[MadeKey]:
+    """Make an API key. A key for one person or machine, which can be revoked alone. Its role limits what it may
+    do. A request that needs another role is refused (403), and the refusal names that role."""
+    return Request("POST", "/v1/keys", MadeKey, body=body, is_keyed=True)
+
+
+def keys_list(*, limit: int | None = None, cursor: str | None = None) -> Request[KeyList]:
+    """List API keys. Their names and ids, without the first key, which is in the data folder."""
+    return Request("GET", "/v1/keys", KeyList, query={"limit": limit, "cursor": cursor})
+
+
+def keys_delete(*, id: str) -> Request[None]:
+    """Revoke an API key. Requests with it are refused from now on."""
+    return Request("DELETE", "/v1/keys/{id}", None, path={"id": id}, is_keyed=True)
+
+
+def logins_create() -> Request[Login]:
+    """Make a login link. A token that begins one session of the page, within an hour: open `/#login=TOKEN` in a
+    browser. The request must carry the key itself."""
+    return Request("POST", "/v1/login", Login)
+
+
+def chains_create(
+    *, dry_run: bool | None = None, body: ChainSubmission | dict[str, Any]
+) -> Request[ChainView | ChainDryRun]:
+    """Submit a chain. Check all steps of a chain and queue them at once. Each step is a run, which starts when the
+    one before it has succeeded. A step that fails or is cancelled ends the chain. With `dry_run`
+    nothing is queued, and the answer (200) has for each step what a run's dry run has."""
+    return Request(
+        "POST",
+        "/v1/chains",
+        ChainView | ChainDryRun,
+        query={"dry_run": dry_run},
+        body=body,
+        is_keyed=True,
+    )
+
+
+def chains_list(*, limit: int | None = None, cursor: str | None = None) -> Request[ChainList]:
+    """List chains. Chains with their steps, newest first, page by page. The answer has an `ETag`, as the list of
+    runs has."""
+    return Request("GET", "/v1/chains", ChainList, query={"limit": limit, "cursor": cursor})
+
+
+def chains_get(*, chain: str) -> Request[ChainView]:
+    """Show a chain. One chain: its state, the reason for it, and the runs of its steps."""
+    return Request("GET", "/v1/chains/{chain}", ChainView, path={"chain": chain})
+
+
+def chains_delete(*, chain: str) -> Request[None]:
+    """Delete a chain. Delete a chain that is over, with all its runs: their records, metrics, answers and
+    checkpoints. Refused (409) while another run continues one of them."""
+    return Request("DELETE", "/v1/chains/{chain}", None, path={"chain": chain}, is_keyed=True)
+
+
+def chains_cancel(*, chain: str, now: bool | None = None) -> Request[ChainView]:
+    """Cancel a chain. Ask a chain to end: its present run is cancelled, and no later step begins. Cancelling twice
+    is fine; a chain that has succeeded or failed cannot be cancelled (409)."""
+    return Request(
+        "POST",
+        "/v1/chains/{chain}/cancel",
+        ChainView,
+        path={"chain": chain},
+        query={"now": now},
+        is_keyed=True,
+    )
+
+
+def chains_resume(*, chain: str, body: Resumption | dict[str, Any]) -> Request[ChainView]:
+    """Resume a chain. Resume the step that failed or was cancelled: a new run continues it from its last
+    checkpoint, or begins it anew if it has no checkpoint."""
+    return Request(
+        "POST",
+        "/v1/chains/{chain}/resume",
+        ChainView,
+        path={"chain": chain},
+        body=body,
+        is_keyed=True,
+    )
+
+
+def datasets_create(
+    *,
+    files: Files,
+    name: str | None = None,
+    format: str | None = None,
+    mapping: str | None = None,
+    verifier: str | None = None,
+    source: str | None = None,
+) -> Request[Uploaded]:
+    """Upload a dataset. Convert uploaded files into a dataset. Uploading the same again changes nothing (200). Other
+    rows under a name that exists are refused (409), and so is a mapping with other defaults."""
+    return Request(
+        "POST",
+        "/v1/datasets",
+        Uploaded,
+        files=files,
+        form={
+            "name": name,
+            "format": format,
+            "mapping": mapping,
+            "verifier": verifier,
+            "source": source,
+        },
+        is_repeatable=True,
+    )
+
+
+def datasets_list(*, limit: int | None = None, cursor: str | None = None) -> Request[DatasetList]:
+    """List datasets. All datasets, by name, page by page."""
+    return Request("GET", "/v1/datasets", DatasetList, query={"limit": limit, "cursor": cursor})
+
+
+def datasets_get(*, dataset: str) -> Request[DatasetRecord]:
+    """Show a dataset. One dataset and its segments."""
+    return Request("GET", "/v1/datasets/{dataset}", DatasetRecord, path={"dataset": dataset})
+
+
+def datasets_delete(*, dataset: str) -> Request[None]:
+    """Delete a dataset. Delete a dataset and its files. Refused (409) while a run or a chain uses it that is not
+    over."""
+    return Request(
+        "DELETE", "/v1/datasets/{dataset}", None, path={"dataset": dataset}, is_keyed=True
+    )
+
+
+def datasets_preview(
+    *, dataset: str, row: int | None = None, limit: int | None = None, cursor: str | None = None
+) -> Request[DatasetPreview]:
+    """Look at rows. Rows by index, as rollout workers see them, page by page."""
+    return Request(
+        "GET",
+        "/v1/datasets/{dataset}/preview",
+        DatasetPreview,
+        path={"dataset": dataset},
+        query={"row": row, "limit": limit, "cursor": cursor},
+    )
+
+
+def datasets_append(*, body: PromptAddition | dict[str, Any]) -> Request[PromptsAdded]:
+    """Add prompts to a dataset. Append rows. A run that is training on the dataset uses them from its next epoch on."""
+    return Request("POST", "/v1/prompts", PromptsAdded, body=body, is_keyed=True)
+
+
+def evaluations_create(*, body: EvaluationSubmission | dict[str, Any]) -> Request[ModelEvaluation]:
+    """Evaluate a model. Queue the evaluation of a model on a dataset by the workers of a pool. It waits for its turn
+    as a run does. Whatever process dies meanwhile, each row is answered once."""
+    return Request("POST", "/v1/evaluations", ModelEvaluation, body=body, is_keyed=True)
+
+
+def evaluations_list(
+    *, limit: int | None = None, cursor: str | None = None
+) -> Request[ModelEvaluations]:
+    """List evaluations of models. List the evaluations that `POST /v1/evaluations` started, newest first, page by page."""
+    return Request(
+        "GET", "/v1/evaluations", ModelEvaluations, query={"limit": limit, "cursor": cursor}
+    )
+
+
+def evaluations_get(*, run: str) -> Request[ModelEvaluation]:
+    """Show an evaluation of a model. One of them: its state, its progress, its figures. Its answers are those of its run
+    (`GET /v1/runs/RUN/evaluations/ID/answers`)."""
+    return Request("GET", "/v1/evaluations/{run}", ModelEvaluation, path={"run": run})
+
+
+def run_evaluations_compare(
+    *, run: str, evaluation: str, against: str, limit: int | None = None
+) -> Request[EvaluationComparison]:
+    """Compare two evaluations. Compare by row: with one answer a row McNemar's exact test, otherwise a sign-flip permutation
+    test."""
+    return Request(
+        "GET",
+        "/v1/runs/{run}/evaluations/{evaluation}/comparison",
+        EvaluationComparison,
+        path={"run": run, "evaluation": evaluation},
+        query={"against": against, "limit": limit},
+    )
+
+
+def run_evaluations_list(
+    *, run: str, limit: int | None = None, cursor: str | None = None
+) -> Request[RunEvaluations]:
+    """Evaluations. All evaluations of a run, page by page: those that have ended with their figures, the open
+    one with its progress, and those that wait."""
+    return Request(
+        "GET",
+        "/v1/runs/{run}/evaluations",
+        RunEvaluations,
+        path={"run": run},
+        query={"limit": limit, "cursor": cursor},
+    )
+
+
+def run_evaluations_get(*, evaluation: str, run: str) -> Request[EvaluationRecord]:
+    """One evaluation. One evaluation with its figures, or its progress."""
+    return Request(
+        "GET",
+        "/v1/runs/{run}/evaluations/{evaluation}",
+        EvaluationRecord,
+        path={"evaluation": evaluation, "run": run},
+    )
+
+
+def evaluation_answers_list(
+    *,
+    run: str,
+    evaluation: str,
+    limit: int | None = None,
+    cursor: str | None = None,
+    verdict: Literal["correct", "wrong", "mixed", "unscored"] | None = None,
+    category: str | None = None,
+    row: int | None = None,
+) -> Request[Answers]:
+    """Answers of an evaluation. Every answer with its prompt, reference answer, reward and verdict, page by page."""
+    return Request(
+        "GET",
+        "/v1/runs/{run}/evaluations/{evaluation}/answers",
+        Answers,
+        path={"run": run, "evaluation": evaluation},
+        query={
+            "limit": limit,
+            "cursor": cursor,
+            "verdict": verdict,
+            "category": category,
+            "row": row,
+        },
+    )
+
+
+def files_get(*, path: str) -> Request[bytes]:
+    """Fetch a file of the data volume. A file under `datasets/`, `runs/RUN/model`, `runs/RUN/weights`, `runs/RUN/checkpoints` or
+    `runs/RUN/payloads`. Takes requests for one range of bytes."""
+    return Request("GET", "/v1/files/{path}", bytes, path={"path": path})
+
+
+def files_put(*, path: str, content: bytes) -> Request[None]:
+    """Store the payload of a group. Take a finished group that is too large for Redis, from the worker that holds the attempt.
+    Only workers on hosts without the data volume use this."""
+    return Request("PUT", "/v1/files/{path}", None, path={"path": path}, content=content)
+
+
+def health_get() -> Request[Health]:
+    """Alive. The process answers. Says nothing about what it depends on."""
+    return Request("GET", "/healthz", Health)
+
+
+def readiness_get() -> Request[Health]:
+    """Ready. Redis answers and keeps what it acknowledges, and the data volume can be written; else 503
+    with the reason."""
+    return Request("GET", "/readyz", Health)
+
+
+def prometheus_get() -> Request[str]:
+    """Prometheus metrics. Runs by state, the newest metrics of live runs, workers; in Prometheus' text format."""
+    return Request("GET", "/metrics", str)
+
+
+def models_list() -> Request[OpenAIModels]:
+    """Policies that can be asked. The runs whose policy a worker serves now, and the versions of each that can be asked for."""
+    return Request("GET", "/v1/models", OpenAIModels)
+
+
+def chat_completions_create(*, body: PolicyChatRequest | dict[str, Any]) -> Request[OpenAIAnswer]:
+    """Ask a run's policy. OpenAI's chat completions, answered by the policy that a run trains, in the version that its
+    workers serve. Training comes first, and these calls are not trained. The `model` of the
+    answer names the version that began it. The model's chat template writes the prompt; the run's
+    `data.template` and `data.system` are not added."""
+    return Request("POST", "/v1/chat/completions", OpenAIAnswer, body=body, is_repeatable=True)
+
+
+def completions_create(*, body: PolicyCompletionsRequest | dict[str, Any]) -> Request[OpenAIAnswer]:
+    """Have a run's policy continue a text. OpenAI's completions, of a text or of token ids, without a chat template."""
+    return Request("POST", "/v1/completions", OpenAIAnswer, body=body)
+
+
+def recipes_list(*, limit: int | None = None, cursor: str | None = None) -> Request[RecipeList]:
+    """List recipes. All recipes, each with when to use it, page by page."""
+    return Request("GET", "/v1/recipes", RecipeList, query={"limit": limit, "cursor": cursor})
+
+
+def recipes_get(*, name: str) -> Request[RecipeModel]:
+    """Show a recipe. One recipe with its commented YAML, to copy and change."""
+    return Request("GET", "/v1/recipes/{name}", RecipeModel, path={"name": name})
+
+
+def runs_audit(*, run: str) -> Request[Audit]:
+    """Audit a run. Account for every task of a run, and of the runs that it continues, from the ledger and the
+    stores, not from counters. `lost` and `duplicated` are always 0; `unknown` counts tasks whose
+    entries Redis has lost."""
+    return Request("GET", "/v1/runs/{run}/audit", Audit, path={"run": run})
+
+
+def run_checkpoints_list(
+    *, run: str, limit: int | None = None, cursor: str | None = None
+) -> Request[CheckpointList]:
+    """List checkpoints. The checkpoints that the run has kept. `RUN@STEP` names one of them wherever a model or a run
+    to resume is named."""
+    return Request(
+        "GET",
+        "/v1/runs/{run}/checkpoints",
+        CheckpointList,
+        path={"run": run},
+        query={"limit": limit, "cursor": cursor},
+    )
+
+
+def run_checkpoints_pin(*, step: int, run: str) -> Request[Checkpoint]:
+    """Pin a checkpoint. Keep a checkpoint as long as the run exists, beside those that `training.keep_checkpoints`
+    keeps."""
+    return Request(
+        "POST",
+        "/v1/runs/{run}/checkpoints/{step}/pin",
+        Checkpoint,
+        path={"step": step, "run": run},
+        is_keyed=True,
+    )
+
+
+def run_checkpoints_unpin(*, step: int, run: str) -> Request[Checkpoint]:
+    """Unpin a checkpoint. Take the pin away: the checkpoint goes when a newer one takes its place. Refused (409) while
+    an unfinished fork has no checkpoint of its own."""
+    return Request(
+        "POST",
+        "/v1/runs/{run}/checkpoints/{step}/unpin",
+        Checkpoint,
+        path={"step": step, "run": run},
+        is_keyed=True,
+    )
+
+
+def run_checkpoints_download(*, step: int, run: str) -> Request[bytes]:
+    """Download a checkpoint. A checkpoint as a tar archive, with one folder. The archive is made while it is sent."""
+    return Request(
+        "GET", "/v1/runs/{run}/checkpoints/{step}/download", bytes, path={"step": step, "run": run}
+    )
+
+
+def run_events_follow(
+    *, run: str, newest: int | None = None, last_event_id: str | None = None
+) -> Request[EventStream]:
+    """Follow a run. All events of a run from its first (the store keeps about the newest 20,000), or after
+    `Last-Event-ID`, or the `newest` ones; and then as they happen. Each
+    has its kind as `event`, and `{"id", "time", "kind", "data"}` as `data`. Ends when the run is
+    over; ends early where Redis goes away: come back with the last id."""
+    return Request(
+        "GET",
+        "/v1/runs/{run}/events",
+        EventStream,
+        path={"run": run},
+        query={"newest": newest},
+        header={"last-event-id": last_event_id},
+    )
+
+
+def runs_fork(
+    *, run: str, dry_run: bool | None = None, body: Fork | dict[str, Any]
+) -> Request[RunRecord | DryRun]:
+    """Fork a run. Queue a new run that goes on from a kept checkpoint of a run, with changes of its config. The
+    run stays as it is, and may train on. The fork has the weights, the optimizer's state, the step
+    and the order of the rows of the checkpoint; a key that these depend on cannot change (422).
+    Tasks that the run had open, or trained after that step, are sampled again for the fork.
+
+    The checkpoint is pinned, and the run cannot be deleted before its forks are. Any number of
+    forks may start from one checkpoint."""
+    return Request(
+        "POST",
+        "/v1/runs/{run}/fork",
+        RunRecord | DryRun,
+        path={"run": run},
+        query={"dry_run": dry_run},
+        body=body,
+        is_keyed=True,
+    )
+
+
+def run_metrics_list(
+    *,
+    run: str,
+    name: list[str] | None = None,
+    after_step: int | None = None,
+    limit: int | None = None,
+    cursor: str | None = None,
+) -> Request[RunMetrics]:
+    """Metrics of a run. List the learner's metrics of each step in the order of writing, page by page. An evaluation
+    may come after steps that were trained meanwhile."""
+    return Request(
+        "GET",
+        "/v1/runs/{run}/metrics",
+        RunMetrics,
+        path={"run": run},
+        query={"name": name, "after_step": after_step, "limit": limit, "cursor": cursor},
+    )
+
+
+def runs_preview(*, body: PreviewRequest | dict[str, Any]) -> Request[RunPreview]:
+    """Show rows as a run's model will read them. Render rows of the dataset of a submission, with the chat template and the tokenizer of its
+    model; nothing is queued. For a supervised run each row says which parts are trained. For other
+    runs each row says what the verifiers make of the reference, given as an answer."""
+    return Request("POST", "/v1/preview", RunPreview, body=body, is_repeatable=True)
+
+
+def run_reports_get(*, run: str, against: str | None = None) -> Request[str]:
+    """Report of a run. A page that needs no other file: results, curves, answers, what the config changes, where the
+    time went, and how to repeat the run. An unfinished run has a report of its state now."""
+    return Request(
+        "GET", "/v1/runs/{run}/report", str, path={"run": run}, query={"against": against}
+    )
+
+
+def chain_reports_get(*, chain: str) -> Request[str]:
+    """Report of a chain. One page with all steps of the chain."""
+    return Request("GET", "/v1/chains/{chain}/report", str, path={"chain": chain})
+
+
+def rollouts_list(
+    *,
+    run: str,
+    step: int | None = None,
+    min_reward: float | None = None,
+    max_reward: float | None = None,
+    status: RolloutStatus | None = None,
+    row: int | None = None,
+    dataset: str | None = None,
+    group: int | None = None,
+    min_tokens: int | None = None,
+    max_tokens: int | None = None,
+    text: str | None = None,
+    limit: int | None = None,
+    cursor: str | None = None,
+) -> Request[Rollouts]:
+    """Trained answers. Answers that the run was trained on, filtered, the newest step first. A run keeps the share
+    `rollout.keep_share` of its groups; groups that were dropped before training are not here."""
+    return Request(
+        "GET",
+        "/v1/runs/{run}/rollouts",
+        Rollouts,
+        path={"run": run},
+        query={
+            "step": step,
+            "min_reward": min_reward,
+            "max_reward": max_reward,
+            "status": status,
+            "row": row,
+            "dataset": dataset,
+            "group": group,
+            "min_tokens": min_tokens,
+            "max_tokens": max_tokens,
+            "text": text,
+            "limit": limit,
+            "cursor": cursor,
+        },
+    )
+
+
+def rollouts_download(*, step: int, run: str) -> Request[bytes]:
+    """Trained answers of a step as Parquet. All kept answers of a step with their tokens, as one Parquet file: load it with
+    `pandas.read_parquet` or `polars.read_parquet`."""
+    return Request("GET", "/v1/runs/{run}/rollouts/{step}", bytes, path={"step": step, "run": run})
+
+
+def rollouts_get(*, step: int, group: int, run: str) -> Request[RolloutGroup]:
+    """A trained group. A group with all its answers: each token's text, log-probabilities, entropy and version, and
+    what the answer earned."""
+    return Request(
+        "GET",
+        "/v1/runs/{run}/rollouts/{step}/{group}",
+        RolloutGroup,
+        path={"step": step, "group": group, "run": run},
+    )
+
+
+def runs_create(
+    *, dry_run: bool | None = None, body: RunSubmission | dict[str, Any]
+) -> Request[RunRecord | DryRun]:
+    """Submit a run. Check a run's config and queue it. A refusal (422) lists every problem with its key path; one
+    may be that the run cannot fit on the GPUs of its pool. With `dry_run` nothing is queued, and
+    the answer (200) is the whole config and what the run needs: memory of each GPU, disk and time,
+    and what to change if it does not fit."""
+    return Request(
+        "POST", "/v1/runs", RunRecord | DryRun, query={"dry_run": dry_run}, body=body, is_keyed=True
+    )
+
+
+def runs_list(
+    *,
+    q: str | None = None,
+    state: list[RunState] | None = None,
+    pool: str | None = None,
+    name: str | None = None,
+    tag: list[str] | None = None,
+    recipe: str | None = None,
+    model: str | None = None,
+    dataset: str | None = None,
+    limit: int | None = None,
+    cursor: str | None = None,
+) -> Request[RunList]:
+    """List runs. Runs without their configs, newest first, page by page. The answer has an `ETag`: asked again
+    with `If-None-Match`, an unchanged page is a 304 without a body."""
+    return Request(
+        "GET",
+        "/v1/runs",
+        RunList,
+        query={
+            "q": q,
+            "state": state,
+            "pool": pool,
+            "name": name,
+            "tag": tag,
+            "recipe": recipe,
+            "model": model,
+            "dataset": dataset,
+            "limit": limit,
+            "cursor": cursor,
+        },
+    )
+
+
+def runs_get(*, run: str) -> Request[RunRecord]:
+    """Show a run. Show one run: its state, the reason for it, its config and its progress."""
+    return Request("GET", "/v1/runs/{run}", RunRecord, path={"run": run})
+
+
+def runs_update(*, run: str, body: RunPatch | dict[str, Any]) -> Request[RunRecord]:
+    """Change a run. Change a run's name, tags, notes, or place in the queue; and of a run that waits or trains
+    some values of its config. The learner takes these at the next step that it plans. `edits` says
+    from which step each holds, and a step that is trained again after a crash has the values that
+    it had. All of it is changed, or nothing. Each change is an event."""
+    return Request(
+        "PATCH", "/v1/runs/{run}", RunRecord, path={"run": run}, body=body, is_keyed=True
+    )
+
+
+def runs_delete(*, run: str) -> Request[None]:
+    """Delete a run. Delete a run that is over: its record, metrics, answers, checkpoints, weights, and its
+    ledger. Its dataset stays. Refused (409) while another run continues it, or while an unfinished
+    run starts from its model. A finished run that started from its model stays readable. It stays
+    resumable if it has a checkpoint and no reference (KL or DPO without adapters)."""
+    return Request("DELETE", "/v1/runs/{run}", None, path={"run": run}, is_keyed=True)
+
+
+def runs_cancel(*, run: str, now: bool | None = None) -> Request[CancelledRun]:
+    """Cancel a run. Ask a run to end. A queued run ends at once; a run that trains is `cancelling` until it has
+    written a checkpoint. Cancelling twice is fine; a run that has succeeded or failed cannot be
+    cancelled (409)."""
+    return Request(
+        "POST",
+        "/v1/runs/{run}/cancel",
+        CancelledRun,
+        path={"run": run},
+        query={"now": now},
+        is_keyed=True,
+    )
+
+
+def run_samples_list(
+    *, run: str, step: int | None = None, limit: int | None = None, cursor: str | None = None
+) -> Request[RunSamples]:
+    """Sampled answers. Some completions of each trained batch with their rewards, newest first: the best and the
+    worst of one prompt, and others. `GET /v1/runs/{run}/rollouts` has all that are kept."""
+    return Request(
+        "GET",
+        "/v1/runs/{run}/samples",
+        RunSamples,
+        path={"run": run},
+        query={"step": step, "limit": limit, "cursor": cursor},
+    )
+
+
+def series_get(
+    *,
+    runs: list[str],
+    names: list[str],
+    points: int | None = None,
+    x: Literal["step", "time", "tokens", "samples"] | None = None,
+    from_: float | None = None,
+    to: float | None = None,
+) -> Request[SeriesAnswer]:
+    """Metrics for charts. Metrics of several runs, each with at most `points` values. More values are cut into buckets
+    of equal width, the same for all series of the request, with the mean, the least and the largest
+    value of each. The answer has an `ETag`. For exact values use `GET /v1/runs/RUN/metrics`."""
+    return Request(
+        "GET",
+        "/v1/series",
+        SeriesAnswer,
+        query={"runs": runs, "names": names, "points": points, "x": x, "from": from_, "to": to},
+    )
+
+
+def series_names_get(*, run: str) -> Request[SeriesNames]:
+    """Names and newest values of a run's metrics. Each metric that the run has written, with its newest value."""
+    return Request("GET", "/v1/runs/{run}/series/names", SeriesNames, path={"run": run})
+
+
+def runs_diagnose(*, run: str) -> Request[Why]:
+    """Why a run is slow or stuck. The named bottleneck and its reason in words, the task that has been in flight longest,
+    the pool's workers and learner, and the newest warnings and errors."""
+    return Request("GET", "/v1/runs/{run}/why", Why, path={"run": run})
+
+
+def schema_get() -> Request[JsonSchema]:
+    """Show the run config as JSON Schema. Every key of a run's config with its type, its default and what it does; for forms and
+    editors. `rl` and `sft` are its two forms."""
+    return Request("GET", "/v1/schema", JsonSchema)
+
+
+def sessions_create(*, run: str, body: NewSession | dict[str, Any]) -> Request[OpenedSession]:
+    """Open a session of live traffic. Open a session for one conversation of an application, in a run with `data.source: sessions`.
+    It is trained once it has ended and its reward has come; both may take hours. Without a reward
+    by `data.reward_deadline` it is discarded."""
+    return Request("POST", "/v1/runs/{run}/sessions", OpenedSession, path={"run": run}, body=body)
+
+
+def session_models_list(*, session: str) -> Request[OpenAIModels]:
+    """The policy, as an OpenAI model. One model: the run's policy, in its newest version."""
+    return Request(
+        "GET", "/v1/sessions/{session}/v1/models", OpenAIModels, path={"session": session}
+    )
+
+
+def session_chat_completions_create(
+    *, session: str, body: ChatRequest | dict[str, Any]
+) -> Request[OpenAIAnswer]:
+    """A turn of the session. OpenAI's chat completions. A request continues the conversation of the session that its
+    messages begin with, or begins one. The same request again gets the recorded answer."""
+    return Request(
+        "POST",
+        "/v1/sessions/{session}/v1/chat/completions",
+        OpenAIAnswer,
+        path={"session": session},
+        body=body,
+    )
+
+
+def session_completions_create(
+    *, session: str, body: CompletionsRequest | dict[str, Any]
+) -> Request[OpenAIAnswer]:
+    """A turn of the session, as plain text. OpenAI's completions, of a text or of token ids. A request continues the longest text of the
+    session that its prompt begins with, or begins one."""
+    return Request(
+        "POST",
+        "/v1/sessions/{session}/v1/completions",
+        OpenAIAnswer,
+        path={"session": session},
+        body=body,
+    )
+
+
+def sessions_reward(*, session: str, body: RewardRequest | dict[str, Any]) -> Request[RewardAnswer]:
+    """What a session has earned. `{"reward": 0.5}`, or `{"components": {"format": 0.2, "right": 1}}`, whose sum is the reward,
+    or `{"reward": null, "error": "the tool broke"}`: the session is then not trained. The first one
+    counts. A session without any is scored by the run's verifiers, by its last answer; one that an
+    application has opened waits for it until `data.reward_deadline`."""
+    return Request(
+        "POST", "/v1/sessions/{session}/reward", RewardAnswer, path={"session": session}, body=body
+    )
+
+
+def sessions_end(*, session: str) -> Request[EndAnswer]:
+    """End a session. The session takes no calls any more. With the last one of its group, the group is scored and
+    completed. Ending it again changes nothing."""
+    return Request("POST", "/v1/sessions/{session}/end", EndAnswer, path={"session": session})
+
+
+def groups_lease(*, run: str) -> Request[LeasedGroup]:
+    """Lease a group of sessions for an agent. Lease the next row of a run with `rollout.episode: sessions`, with a session for each
+    completion of its group. The group is completed when its last session ends. It keeps its lease
+    while calls come, and is leased again when none does for `idle_seconds`."""
+    return Request("POST", "/v1/runs/{run}/groups/lease", LeasedGroup, path={"run": run})
+
+
+def groups_create(*, run: str, body: OwnPrompt | dict[str, Any]) -> Request[LeasedGroup]:
+    """Lease a group of sessions for a prompt of the client's own. Lease a group for the client's prompt instead of the dataset's. The prompt takes the place of
+    the next task in the run's order, so that admission, staleness and the audit count it as any
+    other task, once. If its sessions are lost, the task is leased again with the dataset's own row.
+    A request with a `name` may be sent again."""
+    return Request("POST", "/v1/runs/{run}/groups", LeasedGroup, path={"run": run}, body=body)
+
+
+def groups_release(*, attempt: str, run: str) -> Request[None]:
+    """Release a leased group. Release an abandoned group: its sessions refuse calls, and its task is leased again at once
+    instead of after `idle_seconds`. A group that is done stays done."""
+    return Request(
+        "POST",
+        "/v1/runs/{run}/groups/{attempt}/release",
+        None,
+        path={"attempt": attempt, "run": run},
+    )
+
+
+def changes_follow(
+    *, run: list[str] | None = None, last_event_id: str | None = None
+) -> Request[EventStream]:
+    """Follow everything. Tell what changes from now on, or after `Last-Event-ID`, without an end.
+
+    - `runs`: the runs that have changed and the ids of deleted ones, at most once a second.
+    - `event`: an event of a run that `run` names.
+    - `workers`: all workers, when one has changed, at most every 2 s.
+    - `reset`: changes may be missing, because the place of `Last-Event-ID` is gone, this client was
+      too slow, or Redis was away. Load the lists again; the stream goes on.
+
+    Open the stream first and load lists then: nothing is lost between the two. Each message's `id`
+    is the place of this client, for any gateway. A comment comes after 15 s without a message."""
+    return Request(
+        "GET",
+        "/v1/stream",
+        EventStream,
+        query={"run": run},
+        header={"last-event-id": last_event_id},
+    )
+
+
+def verifiers_list(*, limit: int | None = None, cursor: str | None = None) -> Request[VerifierPage]:
+    """List verifiers. The verifiers that a reward may name, with the JSON Schema of their parameters, page by page.
+    Versions of a verifier that was added stand beside it, as NAME@VERSION."""
+    return Request("GET", "/v1/verifiers", VerifierPage, query={"limit": limit, "cursor": cursor})
+
+
+def verifiers_create(*, body: NewVerifier | dict[str, Any]) -> Request[MadeVerifier]:
+    """Add a verifier. Add a Python file as the next version of its verifier: a class, or a plain function. The
+    reward service loads it and runs its functions `test_…`; if one fails, nothing is added. Then it
+    starts again in a few seconds, while workers wait. Off unless the reward service's environment
+    has HEADRACE_VERIFIER_UPLOADS=true."""
+    return Request("POST", "/v1/verifiers", MadeVerifier, body=body, is_keyed=True)
+
+
+def verifiers_delete(*, verifier: str) -> Request[None]:
+    """Remove a verifier that was added. Remove NAME with all of its versions, or NAME@VERSION."""
+    return Request(
+        "DELETE", "/v1/verifiers/{verifier}", None, path={"verifier": verifier}, is_keyed=True
+    )
+
+
+def verifiers_score(
+    *, verifier: str, body: AnswerToScore | dict[str, Any]
+) -> Request[ScoredAnswer]:
+    """Score an answer. Score one answer by a row of a dataset, or by the reference in the request. Nothing is
+    kept."""
+    return Request(
+        "POST",
+        "/v1/verifiers/{verifier}/score",
+        ScoredAnswer,
+        path={"verifier": verifier},
+        body=body,
+    )
+
+
+def workers_list(
+    *, pool: str | None = None, limit: int | None = None, cursor: str | None = None
+) -> Request[WorkerList]:
+    """List workers. Rollout workers, of one pool or of all, page by page."""
+    return Request(
+        "GET", "/v1/workers", WorkerList, query={"pool": pool, "limit": limit, "cursor": cursor}
+    )
+
+
+def loads_get(*, pool: str | None = None) -> Request[PoolLoad]:
+    """How much a pool has to do. For an autoscaler such as KEDA. An unknown pool has nothing to do."""
+    return Request("GET", "/v1/load", PoolLoad, query={"pool": pool})

@@ -1,0 +1,260 @@
+"""The Python client against a real gateway, also over a connection that breaks."""
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from headrace import (
+    AsyncClient,
+    Client,
+    Conflict,
+    Invalid,
+    NotFound,
+    Run,
+    RunFailed,
+    Unauthorized,
+    Unreachable,
+    WaitTimeout,
+    operations,
+)
+from services.contracts.records import RunState
+from tests.integration.gateway.servers import GatewayProcess, InStore
+from tests.kept_rollouts import answer, keep
+
+pytestmark = pytest.mark.usefixtures("sums")
+
+
+@pytest.fixture
+def client(gateway: GatewayProcess) -> Iterator[Client]:
+    with Client(gateway.url, gateway.key) as client:
+        yield client
+
+
+@pytest.fixture
+def run(client: Client, model: Path) -> Iterator[Run]:
+    made = client.runs.submit(
+        recipe="grpo",
+        model=str(model),
+        dataset="sums",
+        config={"training": {"max_steps": 7}},
+        name="from-python",
+        tags=["a tag"],
+    )
+    yield made
+    with suppress(Conflict):
+        made.cancel()
+
+
+class Breaking:
+    """A proxy that closes a connection when its answer contains the next of `marks`. `passes`:
+    whether the answer is passed on up to the mark."""
+
+    def __init__(self, url: str, marks: list[bytes], passes: bool) -> None:
+        self._target = httpx.URL(url)
+        self.marks, self._passes = marks, passes
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            far = socket.create_connection((self._target.host, self._target.port))
+            threading.Thread(target=self._copy, args=(near, far, False), daemon=True).start()
+            threading.Thread(target=self._copy, args=(far, near, True), daemon=True).start()
+
+    def _copy(self, source: socket.socket, target: socket.socket, is_answer: bool) -> None:
+        try:
+            while data := source.recv(65536):
+                if not (is_answer and self.marks and self.marks[0] in data):
+                    target.sendall(data)
+                    continue
+                before, _, _ = data.partition(self.marks.pop(0))
+                target.sendall(before if self._passes else b"")
+                break
+        except OSError:
+            pass
+        for each in (source, target):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+@pytest.fixture
+def breaking(gateway: GatewayProcess) -> Iterator[Any]:
+    made: list[Breaking] = []
+
+    def start(*marks: bytes, passes: bool = False) -> Client:
+        proxy = Breaking(gateway.url, [*marks], passes)
+        made.append(proxy)
+        return Client(proxy.url, gateway.key)
+
+    yield start
+    for proxy in made:
+        proxy.close()
+
+
+def test_a_run_is_submitted_found_changed_and_cancelled(client: Client, run: Run) -> None:
+    assert (run.state, run.name, run.record.max_steps) == ("queued", "from-python", 7)
+    assert run.warnings[0].startswith("rewards: ")
+    assert client.runs.get("from-python").id == run.id
+    listed = [each.id for each in client.runs.list(tag=["a tag"], state=["queued"], limit=1)]
+    assert run.id in listed
+
+    run.update(max_steps=9, notes="longer")
+    assert client.runs.get(run.id).record.notes == "longer"
+    assert run.refresh().record.max_steps == 9
+    with pytest.raises(TypeError, match="a run has no max_step to change"):
+        run.update(max_step=9)
+
+    with pytest.raises(WaitTimeout, match=r"from-python \(\w{8}\) is queued after 0.1 s"):
+        run.wait(timeout=0.1)
+    run.cancel()
+    assert run.wait(timeout=10).state == "cancelled"
+
+
+def test_a_list_is_read_page_after_page(client: Client) -> None:
+    def names(limit: int) -> list[list[str]]:
+        pages = client.pages(operations.recipes_list, limit=limit)
+        return [[recipe.name for recipe in page.recipes] for page in pages]
+
+    (whole,) = names(100)
+    pages = names(2)
+    assert len(pages) == (len(whole) + 1) // 2 > 1
+    assert [name for page in pages for name in page] == whole
+
+
+def test_a_failed_run_ends_the_wait_with_its_reason(run: Run, in_store: InStore) -> None:
+    in_store(lambda store: store.runs.set_state(run.id, RunState.FAILED, "vLLM did not start"))
+    with pytest.raises(RunFailed, match="vLLM did not start"):
+        run.wait(timeout=10)
+
+
+def test_a_refusal_names_each_key_and_each_kind_of_error_has_a_class(
+    client: Client, gateway: GatewayProcess, model: Path
+) -> None:
+    with pytest.raises(Invalid) as refused:
+        client.runs.submit("grpo", model=str(model), dataset="sums", config={"optimiser": {}})
+    assert refused.value.status == 422
+    (problem,) = refused.value.problems
+    assert problem.path == "optimiser"
+    assert f"\n  optimiser: {problem.message}" in str(refused.value)
+
+    with pytest.raises(NotFound, match="no-such-run"):
+        client.runs.get("no-such-run")
+    with Client(gateway.url, "hr-not-the-key-of-this") as other, pytest.raises(Unauthorized):
+        other.runs.get("no-such-run")
+    with (
+        Client("http://127.0.0.1:1", "k" * 20, retries=0) as nobody,
+        pytest.raises(Unreachable, match=r"no answer from http://127.0.0.1:1 after 1 attempts"),
+    ):
+        nobody.runs.get("no-such-run")
+
+
+def test_what_a_run_writes_comes_as_rows(client: Client, run: Run, gateway: GatewayProcess) -> None:
+    folder = gateway.data / "runs" / run.id
+    keep(folder, [answer(1, 10, 0, reward=0.0), answer(2, 11, 0), answer(2, 11, 1)])
+    rows = [{"step": n, "reward/mean": n / 4, "loss": 1.0} for n in (1, 2)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    assert run.metrics("reward/mean") == [
+        {"step": 1, "reward/mean": 0.25},
+        {"step": 2, "reward/mean": 0.5},
+    ]
+    assert [row["loss"] for row in run.metrics(after_step=1)] == [1.0]
+    (curve,) = run.series("reward/mean")
+    assert (curve.x, curve.mean) == ([1.0, 2.0], [0.25, 0.5])
+
+    assert [row["step"] for row in run.rollouts(limit=2)] == [2, 2, 1]
+    (wrong,) = run.rollouts(max_reward=0.5)
+    assert (wrong["reward"], wrong["status"]) == (0.0, "correct")
+    assert [sample.step for sample in run.samples(step=1)] == [1]
+    assert run.checkpoints() == []
+
+
+def test_rows_and_files_are_uploaded_and_report_their_progress(
+    client: Client, tmp_path: Path
+) -> None:
+    sent: list[tuple[int, int]] = []
+    rows = [{"question": f"{n}-1", "answer": str(n - 1)} for n in range(2000)]
+    made = client.datasets.upload(
+        rows, name="differences", progress=lambda done, whole: sent.append((done, whole))
+    )
+    assert (made.name, made.rows, made.added) == ("differences", 2000, True)
+    assert sent[-1][0] == sent[-1][1]
+    assert sent == sorted(sent)
+
+    file = tmp_path / "differences.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    again = client.datasets.upload(file)
+    assert (again.id, again.added) == (made.id, False)
+    assert "differences" in [each.name for each in client.datasets.list()]
+    assert client.datasets.get("differences").rows == 2000
+    client.datasets.delete("differences")
+    assert "differences" not in [each.name for each in client.datasets.list()]
+
+
+def test_a_submission_whose_answer_was_lost_makes_one_run(
+    client: Client, breaking: Any, model: Path
+) -> None:
+    with breaking(b"HTTP/1.1 201", b"HTTP/1.1 201") as broken:
+        run = broken.runs.submit("grpo", model=str(model), dataset="sums", tags=["only-one"])
+    assert [each.id for each in client.runs.list(tag="only-one")] == [run.id]
+    run = client.runs.get(run.id)
+    run.cancel()
+
+
+def test_events_go_on_after_a_broken_connection_without_one_lost_or_twice(
+    run: Run, breaking: Any
+) -> None:
+    run.update(notes="one")
+    run.update(notes="two")
+    run.cancel()
+    whole = [event.id for event in run.events()]
+    assert len(whole) == 3
+    assert [event.id for event in run.events(after=whole[1])] == whole[2:]
+
+    marks = [f"id: {id}".encode() for id in whole[1:]]
+    with breaking(*marks, passes=True) as broken:
+        seen = [event.id for event in broken.runs.get(run.id).events()]
+    assert seen == whole
+
+
+async def test_the_asynchronous_client_does_the_same(
+    gateway: GatewayProcess, model: Path, in_store: InStore
+) -> None:
+    async with AsyncClient(gateway.url, gateway.key) as client:
+        run = await client.runs.submit("grpo", model=str(model), dataset="sums", tags=["async"])
+        assert [each.id async for each in client.runs.list(tag="async")] == [run.id]
+        made = await client.datasets.upload([{"question": "1+1", "answer": "2"}], name="one-sum")
+        assert made.rows == 1
+        await run.cancel()
+        assert (await run.wait(timeout=10)).state == "cancelled"
+        kinds = [event.kind async for event in run.events()]
+        assert kinds
+        assert await run.metrics() == []
+        assert [worker async for worker in client.workers.list()] == []
+        recipes = await client.send(operations.recipes_list())
+        assert "grpo" in [recipe.name for recipe in recipes.recipes]
+
+
+def test_the_saved_key_is_found_where_the_command_line_finds_it(
+    gateway: GatewayProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HEADRACE_API_KEY", raising=False)
+    monkeypatch.setenv("HEADRACE_GATEWAY_URL", gateway.url)
+    monkeypatch.setenv("HEADRACE_DATA", str(gateway.data))
+    with Client() as client:
+        assert list(client.workers.list()) == []

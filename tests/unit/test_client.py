@@ -1,0 +1,186 @@
+"""The Python client: alone, as its generator makes it, and its decisions without a gateway."""
+
+import ast
+import inspect
+import json
+import re
+import subprocess
+import sys
+import textwrap
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+
+import headrace
+from deploy import client_code
+from headrace import Client, HeadraceError, NotInstalled, Run, operations
+from headrace.errors import refusal
+from headrace.login import address, api_key
+from headrace.models import RunSummary
+from headrace.request import Request, fields_of
+from headrace.rows import Rows, as_html, submission
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_it_imports_httpx_pydantic_and_nothing_of_the_server() -> None:
+    code = "import headrace, sys; print(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    loaded = set(done.stdout.split())
+    assert {"headrace", "httpx", "pydantic"} <= loaded
+    server = {"services", "learner", "rollout", "reward", "recipes", "bench"}
+    heavy = {"torch", "redis", "fastapi", "numpy", "pyarrow", "typer", "yaml"}
+    assert loaded & (server | heavy) == set()
+
+
+def test_the_committed_client_is_what_the_api_makes() -> None:
+    for name, source in client_code.files().items():
+        assert (ROOT / "headrace" / name).read_text() == source, (
+            f"headrace/{name}: the API or asynchronous.py has changed; run make client"
+        )
+
+
+def test_each_operation_of_the_api_is_a_request() -> None:
+    lines = (ROOT / "tests/unit/gateway/operations.txt").read_text().splitlines()
+    named = [line.split()[0] for line in lines]
+    assert len(named) > 60
+    assert [name for name in named if not callable(getattr(operations, name, None))] == []
+
+
+def test_a_path_and_a_body_are_sent_as_they_are() -> None:
+    request = operations.runs_update(run="a/b ?", body={"notes": None})
+    arguments = request.arguments(ExitStack())
+    assert (arguments["method"], arguments["url"]) == ("PATCH", "/v1/runs/a%2Fb%20%3F")
+    assert arguments["json"] == {"notes": None}
+    file = operations.files_get(path="weights/a b.bin").arguments(ExitStack())
+    assert file["url"] == "/v1/files/weights/a%20b.bin"
+
+
+@pytest.mark.parametrize(
+    ("status", "keyed", "told", "pause"),
+    [
+        (429, False, "7", 7.0),
+        (503, True, "2", 2.0),
+        (503, False, "2", None),
+        (409, True, "1", 1.0),
+        (409, True, None, None),
+        (429, False, "900", 30.0),
+        (500, True, "1", None),
+        (422, True, None, None),
+        (201, True, None, None),
+    ],
+)
+def test_a_request_is_sent_again_only_if_that_is_safe_and_useful(
+    status: int, keyed: bool, told: str | None, pause: float | None
+) -> None:
+    request: Request[None] = Request("POST", "/v1/x", None, is_keyed=keyed)
+    headers = {"Retry-After": told} if told else {}
+    assert request.pause(1, httpx.Response(status, headers=headers)) == pause
+
+
+def test_only_a_request_that_repeats_safely_follows_a_lost_answer() -> None:
+    assert Request[None]("POST", "/v1/x", None).pause(1, None) is None
+    for request in (
+        Request[None]("GET", "/v1/x", None),
+        Request[None]("POST", "/v1/x", None, is_keyed=True),
+    ):
+        assert 0.2 < (request.pause(1, None) or 0) <= 0.5
+    first, second = (
+        operations.keys_delete(id="k").headers(),
+        operations.keys_delete(id="k").headers(),
+    )
+    assert first["Idempotency-Key"] != second["Idempotency-Key"]
+
+
+def test_an_error_has_the_problems_and_anything_else_that_answers_is_named() -> None:
+    body = {"detail": "2 keys are wrong", "problems": [{"path": "a.b", "message": "too low"}]}
+    error = refusal(422, json.dumps(body), "http://g/v1/runs")
+    assert (type(error).__name__, error.status) == ("Invalid", 422)
+    assert str(error) == "2 keys are wrong\n  a.b: too low"
+    assert str(refusal(404, '{"error": {"message": "no run x"}}', "u")) == "no run x"
+    for text in ("<html>", "[]", "null", '{"problems": 3}', '{"error": null}'):
+        broken = refusal(502, text, "http://g/v1/runs")
+        assert str(broken) == "http://g/v1/runs answered 502", text
+        assert isinstance(broken, headrace.Unavailable)
+
+
+def test_the_saved_key_is_shown_to_its_own_gateway_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("API_KEY", "API_KEY_FILE", "GATEWAY_URL"):
+        monkeypatch.delenv(f"HEADRACE_{name}", raising=False)
+    monkeypatch.setenv("HEADRACE_DATA", str(tmp_path))
+    (tmp_path / "api-key").write_text("hr-saved\n")
+    assert address(None) == "http://127.0.0.1:8000"
+    assert address("box:8000/") == "http://box:8000"
+    assert api_key("http://127.0.0.1:9") == "hr-saved"
+    assert api_key("http://box:8000") is None
+    monkeypatch.setenv("HEADRACE_GATEWAY_URL", "box:8000")
+    assert api_key("http://box:8000") == "hr-saved"
+    assert api_key("http://other:8000") is None
+    monkeypatch.setenv("HEADRACE_API_KEY_FILE", str(tmp_path / "none"))
+    with pytest.raises(HeadraceError, match="none cannot be read"):
+        api_key("http://box:8000")
+    monkeypatch.setenv("HEADRACE_API_KEY", "hr-mine")
+    assert api_key("http://other:8000") == "hr-mine"
+
+
+def test_rows_say_how_they_become_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(NotInstalled, match="pip install pandas"):
+        Rows([{"step": 1}]).to_pandas()
+
+
+def test_model_and_dataset_become_keys_of_the_config() -> None:
+    body = submission("grpo", "m", "d", {"data": {"template": "{prompt}"}}, name=None, tags=["a"])
+    config = {"model": {"path": "m"}, "data": {"template": "{prompt}", "dataset": "d"}}
+    assert body == {"recipe": "grpo", "config": config, "tags": ["a"]}
+    with pytest.raises(ValueError, match=r"config names model\.path too"):
+        submission(None, "m", None, {"model": {"path": "other"}})
+
+
+def test_a_run_in_a_notebook_is_escaped() -> None:
+    record = RunSummary(
+        id="0a", name="<b>", pool="p", kind="rl", state="failed", created=1.0, reason="<script>",
+        step=3, max_steps=9, reward=0.5,
+    )  # fmt: skip
+    assert as_html(record, 'http://g/"') == (
+        '<a href="http://g/&quot;/runs/0a">&lt;b&gt;</a> <code>0a</code> '
+        "failed · step 3 of 9 · reward 0.5 · &lt;script&gt;"
+    )
+
+
+def test_server_sent_events_are_parsed() -> None:
+    assert fields_of([": ping", "id: 5-0", "data: {", "data:  }"]) == {"id": "5-0", "data": "{\n }"}
+
+
+def test_the_examples_of_its_page_use_what_there_is() -> None:
+    blocks = re.findall(
+        r"^```python\n(.*?)^```", (ROOT / "docs/python.md").read_text(), re.M | re.S
+    )
+    assert len(blocks) >= 4
+    client = Client("http://127.0.0.1:1", "k")
+    things = {"client": client, "run": Run, "operations": operations, "headrace": headrace}
+    calls = 0
+    for block in blocks:
+        for node in ast.walk(ast.parse(textwrap.dedent(block))):
+            if isinstance(node, ast.ImportFrom) and node.module == "headrace":
+                assert [each.name for each in node.names if not hasattr(headrace, each.name)] == []
+            if not isinstance(node, ast.Call):
+                continue
+            path = ast.unparse(node.func).split(".")
+            if path[0] not in things or not all(part.isidentifier() for part in path):
+                continue
+            found: object = things[path[0]]
+            for part in path[1:]:
+                found = getattr(found, part)
+            parameters = inspect.signature(found).parameters  # type: ignore[arg-type]
+            is_open = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+            given = {each.arg for each in node.keywords}
+            assert is_open or given <= parameters.keys(), ast.unparse(node)
+            calls += 1
+    assert calls >= 12
