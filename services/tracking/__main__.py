@@ -40,8 +40,9 @@ def main() -> int:
     die_with_parent()
     keep_files_private()
     os.nice(NICENESS)
-    # Libraries print what they like to stdout.
-    answers, sys.stdout = sys.stdout, sys.stderr
+    # Libraries and their processes print what they like to stdout: it becomes stderr.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
     lines = Lines(0)
     job = msgspec.json.decode(lines.next(None), type=TrackingJob)
     try:

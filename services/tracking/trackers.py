@@ -149,7 +149,7 @@ class WandbRun:
         self._defined: set[str] = set()
 
     def _there(self) -> Carried:
-        """What the server has, which may be less than was logged before this process was killed."""
+        """Return the steps on the server. The last steps of a killed process may be missing."""
         steps = {name: int(step) for name, step in self._run.summary.items() if is_step(name)}
         evaluations = {name: list(range(step + 1)) for name, step in steps.items()}
         return Carried(steps.get("step", -1), {k: v for k, v in evaluations.items() if k != "step"})
@@ -294,8 +294,8 @@ def flat(value: Any, path: str = "") -> list[tuple[str, str]]:
 
 
 def opened(name: str, options: Row, record: Row, folder: Path | None) -> Tracker:
-    """Open a tracker. `folder`: where an installation keeps files of trackers. Raise TrackerFailed,
-    and whatever the library raises."""
+    """Open a tracker. `folder`: the installation's folder for files of trackers. Raises
+    TrackerFailed, and whatever the library raises."""
     match name:
         case "tensorboard":
             return TensorBoardFiles((folder or Path()) / "tensorboard", record)

@@ -2,6 +2,7 @@
 
 from http import HTTPStatus
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import httpx
 from fastapi import APIRouter, Path
@@ -95,7 +96,7 @@ async def create(deps: Deps, new: NewVerifier) -> MadeVerifier:
 )
 async def delete(deps: Deps, verifier: Reference) -> None:
     """Remove NAME with all of its versions, or NAME@VERSION."""
-    await _ask(deps, "DELETE", f"/v1/verifiers/{verifier}", LIST_SECONDS)
+    await _ask(deps, "DELETE", f"/v1/verifiers/{quote(verifier, safe='@')}", LIST_SECONDS)
 
 
 @router.post(

@@ -57,6 +57,8 @@ from services.http.problems import MAX_LISTED
 from services.models import ModelFolder
 from services.recovery.record_copies import forget_run, keep_copy, keep_run
 
+EDITED = ("name", "tags", "notes", "priority", "config", "edits")
+"""What an edit changes in a run's record."""
 RUN_REFUSED = "the run was not queued: its config has "
 
 
@@ -303,10 +305,17 @@ async def _rendered(
 
 async def keep_record(deps: Dependencies, run: str) -> None:
     """Write the copy of a run's record on the data volume. A run that is deleted meanwhile gets no
-    copy: gateways refuse to start when a copy is unknown to Redis, because data was lost."""
-    await keep_copy(keep_run, deps.volume.root, await deps.store.runs.get(run))
-    if await deps.store.runs.get(run) is None:
-        await anyio.to_thread.run_sync(forget_run, deps.volume.root, run)
+    copy: gateways refuse to start when a copy is unknown to Redis, because data was lost. A run
+    that is edited meanwhile gets another copy: the gateway of the edit may have written its own
+    before this one."""
+    record = await deps.store.runs.get(run)
+    while record is not None:
+        await keep_copy(keep_run, deps.volume.root, record)
+        kept, record = record, await deps.store.runs.get(run)
+        if record is None:
+            await anyio.to_thread.run_sync(forget_run, deps.volume.root, run)
+        elif all(getattr(record, field) == getattr(kept, field) for field in EDITED):
+            return
 
 
 def refusal(problems: Problems, more: int = 0, refused: str = RUN_REFUSED) -> Problem:

@@ -32,3 +32,18 @@ async def test_a_run_deleted_while_its_copy_is_written_leaves_no_copy(
     )
     await keep_record(deps, RUN.id)
     assert [record.id for record in kept_runs(tmp_path)] == ["r"] * (looks == 2)
+
+
+async def test_an_edit_of_another_client_is_in_the_copy_too(tmp_path: Path) -> None:
+    """Two gateways write the copy at once, and the older one comes last."""
+    newer = RUN.model_copy(update={"notes": "newer"})
+    found = [RUN, newer]
+
+    async def get(_: str) -> RunRecord:
+        return found.pop(0) if len(found) > 1 else found[0]
+
+    deps: Any = SimpleNamespace(
+        volume=Volume(tmp_path), store=SimpleNamespace(runs=SimpleNamespace(get=get))
+    )
+    await keep_record(deps, RUN.id)
+    assert [record.notes for record in kept_runs(tmp_path)] == ["newer"]

@@ -1,10 +1,13 @@
-"""What is carried to a tracker: each row once, whatever happens to the file or the process."""
+"""A tracker gets each row once, whatever happens to the file or the process."""
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from pydantic import ValidationError
 
@@ -122,6 +125,31 @@ def test_a_run_without_metrics_ends_in_the_tracker_too(job: TrackingJob) -> None
     shelf = Shelf()
     run_once(job, shelf, "cancelled")
     assert (shelf.rows, shelf.state) == ([], "cancelled")
+
+
+def test_what_a_library_prints_is_no_answer(job: TrackingJob, tmp_path: Path) -> None:
+    """Also what its own processes print, which inherit the descriptor."""
+    write(Path(job.metrics), steps(1))
+    (tmp_path / "trackio.py").write_text(
+        "import os\n"
+        "def init(**_):\n"
+        "    print('syncing')\n"
+        "    os.system('echo uploading')\n"
+        "def log(*_, **__): pass\n"
+        "def finish(): pass\n"
+    )
+    record = {"id": "r", "name": "n", "config": {}}
+    asked = msgspec.structs.replace(job, tracker="trackio", options={"project": "p"}, record=record)
+    done = subprocess.run(
+        [sys.executable, "-m", "services.tracking"],
+        input=msgspec.json.encode(asked) + b"\nsucceeded\n",
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        check=True,
+    )
+    answers = {line.decode() for line in done.stdout.splitlines()}
+    assert answers == {'{"place": "project p, run n-r"}'}
+    assert done.stderr.split() == [b"syncing", b"uploading"]
 
 
 def test_no_message_has_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
