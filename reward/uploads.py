@@ -119,7 +119,7 @@ def _unknown(reference: str) -> Problem:
 
 
 class Output(NamedTuple):
-    """What a process has printed, at most the last MOST_OUTPUT bytes of each."""
+    """The last MOST_OUTPUT bytes that a process has printed to stdout and to stderr."""
 
     code: int | None
     out: bytes

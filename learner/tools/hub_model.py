@@ -1,7 +1,7 @@
 """`python -m learner.tools.hub_model NAME REVISION FOLDER`: download a model of the hub, and check
 its files.
 
-A download that was broken off goes on where it ended. If the model cannot be had, the reason is on
+An interrupted download continues from its last byte. If the model cannot be had, the reason is on
 stdout, and the exit code is 1.
 """
 

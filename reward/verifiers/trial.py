@@ -2,7 +2,7 @@
 FILE [OBJECT]`.
 
 A file that hangs or crashes so does no harm to the service. The last line on stdout is a
-`VerifierTrial` as JSON. What the file itself prints goes to stderr.
+`VerifierTrial` as JSON. The file prints to stderr.
 """
 
 import contextlib
@@ -24,11 +24,11 @@ from reward.verifiers.registry import import_file, verifier_of
 from services.contracts.verifiers import TestResult
 
 USUAL = ("reward", "reward_fn", "reward_func", "reward_function", "score")
-"""Names of functions that say nothing: the verifier is called like the file."""
+"""Names of functions that say nothing. Such a verifier takes the file's name."""
 
 
 class VerifierTrial(BaseModel):
-    """What a user's file holds."""
+    """The verifier and the tests in a user's file."""
 
     object: str = ""
     """The class or function that is the verifier."""

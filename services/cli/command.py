@@ -1,4 +1,4 @@
-"""What every command has: help that wraps and ends with examples, and `--output`.
+"""The parts of every command: help that wraps and ends with examples, and `--output`.
 
 A command's docstring is its help. The first sentence is the command's line in `headrace --help`.
 The last paragraph begins with `Example:` and has one command a line.

@@ -1,4 +1,4 @@
-"""A group of commands: its help, and the ways out for a word that is no command."""
+"""A group of commands: its help, and the ways out for an unknown word."""
 
 from typing import Any
 

@@ -12,7 +12,7 @@ from typing import Any
 WAIT = 1.0
 """Seconds that the gateway has."""
 MOST = 100
-"""Newest runs that are looked at."""
+"""The newest runs that a completion looks at."""
 
 
 def runs(incomplete: str) -> list[tuple[str, str]]:

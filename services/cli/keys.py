@@ -13,7 +13,7 @@ commands = Commands(help="Make, list and revoke API keys.")
 
 
 class Role(StrEnum):
-    """What a key may do."""
+    """The rights of a key."""
 
     READ = "read"
     SUBMIT = "submit"

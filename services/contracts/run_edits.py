@@ -42,12 +42,12 @@ def taken(edits: Sequence[RunEdit], step: int) -> list[RunEdit]:
 
 
 def newest_edit(edits: Sequence[RunEdit], key: EditedKey) -> float | None:
-    """Return the newest value that an edit gives to `key`; None without an edit of it."""
+    """Return the newest value that an edit gives to `key`, or None."""
     return next((edit.after for edit in reversed(edits) if edit.key == key), None)
 
 
 def value_for(edits: Sequence[RunEdit], key: EditedKey, step: int) -> float | None:
-    """Return the value of `key` for a step. Return None if no edit says it: the config does."""
+    """Return the value that edits give to `key` for a step. Return None if the config says it."""
     of_key = [edit for edit in edits if edit.key == key]
     held = [edit.after for edit in of_key if edit.step is not None and edit.step <= step]
     if held:

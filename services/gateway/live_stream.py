@@ -113,7 +113,7 @@ class LiveStream:
         self._events: dict[str, str] = {}
         """The runs that clients name, with the newest event in the log."""
         self._shown: dict[str, tuple[object, ...]] = {}
-        """What a run's record lacks, as clients have it, of each run that is not over."""
+        """The phase, reason and place in the queue of each unfinished run, as clients have them."""
         self._loads = 0
         """How often the index had read all runs when the log got its newest message of runs."""
         self._workers: list[WorkerRecord] = []

@@ -10,7 +10,7 @@ READING = ("/v1/preview", "/v1/login")
 """Paths whose POST changes nothing: a preview, and the link that logs in with the same key."""
 MANAGING = ("/v1/keys",)
 CODE = "/v1/verifiers"
-"""What is written there runs as code. An answer is scored with `read`."""
+"""Files there run as code. An answer is scored with `read`."""
 WORKERS = ("/v1/files/",)
 """Paths that workers on other hosts write to."""
 

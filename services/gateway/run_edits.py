@@ -16,7 +16,7 @@ from services.http import Problem
 
 MOST_EDITS = 500
 LABELS = ("name", "tags", "notes")
-"""What may be changed in any state."""
+"""Fields that may change in any state."""
 OPEN = [state for state in RunState if not state.ending]
 
 
@@ -97,7 +97,7 @@ def _states(run: RunRecord, given: dict[str, Any]) -> list[RunState]:
 def _changes(
     run: RunRecord, given: dict[str, Any], by: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the fields to write and the data of the event; no event if nothing changes."""
+    """Return the fields to write, and the data of the event (empty if nothing changes)."""
     if problems := [problem for key in given if (problem := _refused(run, key, given[key]))]:
         listed = "; ".join(f"{key}: {why}" for key, why in problems)
         raise Problem(HTTPStatus.CONFLICT, f"run {run.name} ({run.id}) stays as it is: {listed}",

@@ -333,7 +333,7 @@ def _newest(folder: Path, columns: RunColumns | None) -> RunColumns:
     if columns.unsaved > UNSAVED_ROWS + columns.rows // UNSAVED_SHARE:
         try:
             columns.save(folder / FILE)
-            # The file is mapped: columns that nobody draws take no memory.
+            # The file is mapped: only drawn columns take memory.
             mapped = RunColumns.saved(folder / FILE)
             if mapped.tag == columns.tag:
                 columns = mapped

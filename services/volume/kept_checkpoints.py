@@ -32,8 +32,8 @@ class KeptCheckpoint(NamedTuple):
 
 
 def kept_checkpoints(folder: Path) -> list[KeptCheckpoint]:
-    """Return the checkpoints in the `folder` of a run, the newest step first. Of one step, the one
-    that was written last comes first."""
+    """Return the checkpoints in the `folder` of a run, the newest step first. Several
+    checkpoints of a step come in the order of their writing, the last one first."""
     pinned = pinned_names(folder)
     checkpoints = []
     for path in folder.iterdir() if folder.is_dir() else ():

@@ -180,7 +180,7 @@ async def test_a_run_with_its_last_checkpoint_is_over_after_recover(
             assert (run.state == "succeeded", run.committed_step) == (is_over, 2)
 
 
-async def test_lost_writes_are_told_in_lines_with_the_command_to_copy(tmp_path: Path) -> None:
+async def test_lost_writes_are_listed_with_the_command_to_copy(tmp_path: Path) -> None:
     data = tmp_path / "of Ann"
     with server(tmp_path / "redis") as one:
         async with one.scene() as scene:

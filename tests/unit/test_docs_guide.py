@@ -1,4 +1,4 @@
-"""What the guide says is so: its tables, configs, names, commands and scores."""
+"""The guide is true: its tables, configs, names, commands and scores."""
 
 import re
 import shlex

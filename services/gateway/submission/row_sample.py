@@ -48,7 +48,7 @@ class RowSample(NamedTuple):
 
     @property
     def words(self) -> str:
-        """`40 rows of sums`, or the same with `that were looked at` for a sample."""
+        """`40 rows of sums`, or `40 rows of sums that were looked at` for a sample."""
         looked_at = " that were looked at" if len(self.rows) < self.record.rows else ""
         return f"{len(self.rows):,} rows of {self.record.name}{looked_at}"
 

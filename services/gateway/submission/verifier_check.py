@@ -42,7 +42,7 @@ WAY_OUT = (
 
 
 class VerifierCheck(NamedTuple):
-    """What a check leaves besides problems, which go into the list of its caller."""
+    """The result of a check, besides problems, which go into the list of its caller."""
 
     warnings: list[str]
     unfinished: list[ReferenceCheck]

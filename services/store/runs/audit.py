@@ -97,7 +97,7 @@ class Generation:
     order: dict[str, int] = field(default_factory=dict)
     """The place of its next new task, by the names of `new_run.ORDER`; empty if supervised."""
     newest: str = ""
-    """The newest row of its ledger; empty if it has none."""
+    """The newest row of its ledger, or empty."""
 
 
 def audit(generations: Sequence[Generation]) -> Audit:

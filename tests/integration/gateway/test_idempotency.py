@@ -81,7 +81,7 @@ def test_a_redirect_keeps_no_key(api: httpx.Client) -> None:
         api.delete(f"/v1/keys/{key['id']}")
 
 
-def test_requests_at_once_make_one_run_and_the_others_are_told_to_wait(
+def test_requests_at_once_make_one_run_and_the_others_get_a_time_to_wait(
     api: httpx.Client, submit: Any
 ) -> None:
     headers = keyed()

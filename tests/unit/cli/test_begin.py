@@ -74,7 +74,7 @@ def test_a_file_that_differs_from_the_hubs_is_deleted(tmp_path: Path) -> None:
     assert not file.exists()
 
 
-def test_a_name_that_is_no_model_is_answered_with_the_one_of_a_package(tmp_path: Path) -> None:
+def test_an_unknown_model_is_answered_with_the_model_of_a_package(tmp_path: Path) -> None:
     message = run("models", "get", "qwen").exception.message
     assert "'qwen' is neither org/name on the hub nor a model that a package ships" in message
     (tmp_path / "mine").mkdir()

@@ -60,7 +60,7 @@ def test_clocks_that_differ_by_two_seconds_are_a_warning(seconds: float, level: 
     assert checks.clock("redis", seconds).level == level
 
 
-def test_a_machine_is_told_which_build_and_which_gpus_it_uses(
+def test_doctor_names_the_build_and_the_gpus_of_a_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def no_driver() -> list[GPU]:

@@ -130,7 +130,7 @@ def test_a_value_that_a_section_or_a_union_takes_is_left_to_the_gateway(
     assert inner == value
 
 
-def test_changes_are_told_against_the_recipe_and_its_defaults() -> None:
+def test_changes_are_listed_against_the_recipe_and_its_defaults() -> None:
     raw = {
         "model": {"path": "/m"},
         "data": {"dataset": "d", "template": "Q: {prompt}"},

@@ -1,4 +1,4 @@
-"""What a run does now, in a few words."""
+"""The phase of a run in a few words."""
 
 from typing import Any
 
@@ -59,7 +59,7 @@ FIRST_START = a_worker("starting", starting_seconds=12.0)
         (a_run("failed"), [], "failed before its first step"),
     ],
 )
-def test_the_phase_of_a_run_is_said_in_a_few_words(
+def test_the_phase_of_a_run_is_a_few_words(
     run: RunSummary, workers: list[WorkerRecord], words: str
 ) -> None:
     assert phase(run, workers) == words

@@ -1,4 +1,4 @@
-"""Which requests take an Idempotency-Key."""
+"""The requests that take an Idempotency-Key."""
 
 from pathlib import Path
 

@@ -43,7 +43,7 @@ def test_a_recipe_without_its_model_and_dataset_is_refused_with_the_keys_to_set(
     assert "--set data.dataset=" in problems["data.dataset"]
 
 
-def test_a_config_without_a_recipe_is_told_that_a_recipe_brings_rewards() -> None:
+def test_a_refused_config_without_a_recipe_names_recipes_as_a_source_of_rewards() -> None:
     with pytest.raises(ConfigError, match=r"rewards: is required: a list of verifiers.*recipes"):
         parse_config({"model": {"path": "m"}, "data": {"dataset": "d"}})
 

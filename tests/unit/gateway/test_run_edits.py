@@ -1,4 +1,4 @@
-"""What `PATCH /v1/runs/RUN` changes, and what it refuses, by state and by key."""
+"""The changes that `PATCH /v1/runs/RUN` makes and refuses, by state and by key."""
 
 from types import SimpleNamespace
 from typing import Any

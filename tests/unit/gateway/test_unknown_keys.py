@@ -30,7 +30,7 @@ async def problems(path: str, body: dict[str, Any]) -> list[dict[str, str]]:
     return listed
 
 
-async def test_a_key_of_the_config_that_stands_beside_it_is_named_with_its_place() -> None:
+async def test_a_config_key_outside_of_the_config_is_named_with_its_place() -> None:
     misplaced = {"recipe": "grpo", "dataset": "sums", "model": "m", "type": "rl"}
     known = "config, name, notes, pool, priority, recipe, resume_from, tags"
     assert await problems("/run", misplaced) == [

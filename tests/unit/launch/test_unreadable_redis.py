@@ -8,7 +8,7 @@ from services.launch import LaunchError
 from services.launch.unreadable_redis import explained, unreadable
 
 
-def test_unreadable_files_of_redis_are_told_with_the_cause_first_and_the_command(
+def test_unreadable_files_of_redis_are_reported_with_the_cause_first_and_the_command(
     tmp_path: Path,
 ) -> None:
     log = (

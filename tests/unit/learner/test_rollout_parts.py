@@ -195,7 +195,7 @@ def test_each_rank_keeps_the_answers_that_it_trained(tmp_path: Path) -> None:
     assert [(each.sample, each.reward) for each in whole.samples] == [(0, 0.0), (1, 1.0), (2, 0.5)]
 
 
-def test_a_full_disk_is_said_once_and_loses_rollouts_alone(
+def test_a_full_disk_is_logged_once_and_loses_rollouts_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Store()

@@ -90,7 +90,7 @@ def test_each_filter_keeps_what_fits(folder: Path, wanted: dict[str, Any], found
     assert places(folder, limit=1, **wanted) == found
 
 
-def test_text_is_found_in_any_case_and_is_no_pattern(folder: Path) -> None:
+def test_text_is_found_literally_and_in_any_case(folder: Path) -> None:
     assert places(folder, "ANSWER") == [(3, 9, 0), (3, 12, 0)]
     assert places(folder, "answer [3", limit=1) == [(3, 9, 0)]
     assert places(folder, "€") == [(3, 12, 1)]

@@ -69,8 +69,8 @@ async def list_all(
     responses=responses(PROBLEMS),
 )
 async def pin_one(deps: Deps, record: RunDep, step: Step) -> Checkpoint:
-    """Keep a checkpoint as long as the run exists, beside those that `training.keep_checkpoints`
-    keeps."""
+    """Keep a checkpoint as long as the run exists, in addition to the
+    `training.keep_checkpoints` newest ones."""
     return await _pinned(deps, record, step, True)
 
 

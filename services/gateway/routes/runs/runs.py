@@ -103,7 +103,7 @@ class RunFilter(BaseModel):
 
 
 def _names_of(model: str) -> tuple[str, str]:
-    """Return the names by which a list finds a model: its path, and the last part of it."""
+    """Return the names by which a list finds a model: its path, and the path's last part."""
     return model, model.rpartition("/")[2]
 
 
@@ -259,7 +259,7 @@ async def update(deps: Deps, record: RunDep, patch: RunPatch, caller: CallerDep)
     """Change a run's name, tags, notes, or place in the queue; and of a run that waits or trains
     some values of its config. The learner takes these at the next step that it plans. `edits` says
     from which step each holds, and a step that is trained again after a crash has the values that
-    it had. All of it is changed, or nothing. Each change is an event."""
+    it had. A request changes all its values, or none. Each change is an event."""
     after = await edit_run(deps, record, patch, caller.name)
     await keep_record(deps, after.id)
     return (await detailed(deps, [after]))[0]
