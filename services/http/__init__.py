@@ -9,7 +9,7 @@ from services.http.body_limits import BodyLimit, InFlight, Limit, discard
 from services.http.browsers import BrowserHeaders, foreign, host_of, host_problem
 from services.http.connections import server_config, trust
 from services.http.disconnects import while_connected
-from services.http.etag import unless_tagged, unless_unchanged
+from services.http.etag import UNCHANGED, has_answer, unless_tagged, unless_unchanged
 from services.http.keys import KeyRequired, has_key
 from services.http.problems import (
     CLIENT_GONE,

@@ -13,6 +13,7 @@ import re
 import select
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -83,13 +84,13 @@ def carry(job: TrackingJob, tracker: Tracker, pipe: Lines) -> Iterator[None]:
     carried = tracker.carried if tracker.carried is not None else remembered(kept)
     lines, state = MetricLines(), ""
     while True:
-        rows = carried.new(new_rows(Path(job.metrics), lines))
-        for at in range(0, len(rows), BATCH):
-            tracker.log(rows[at : at + BATCH])
+        following = new_rows(Path(job.metrics), lines)
+        while batch := [*islice(following, BATCH)]:
+            if rows := carried.new(batch):
+                tracker.log(rows)
+                with written_beside(kept) as beside:
+                    beside.write_text(json.dumps(vars(carried)))
             yield
-        if rows:
-            with written_beside(kept) as beside:
-                beside.write_text(json.dumps(vars(carried)))
         yield
         if state:
             tracker.close(state)

@@ -19,8 +19,8 @@ def doctor(data: Data = None, as_json: AsJson = False, gateway: GatewayURL = Non
     """Check this machine, and say how to mend what is wrong.
 
     It looks at Python, torch, vLLM, GPUs, memory, the data folder, the disk, Redis, clocks, ports,
-    the gateway and the sandbox. Nothing has to run, and nothing is changed. Exit code 1 if a check
-    fails; a warning is no failure.
+    the gateway and the sandbox. Nothing has to run, and nothing is changed. It exits with 1 if a
+    check fails, and with 0 after mere warnings.
 
     Example:
     headrace doctor

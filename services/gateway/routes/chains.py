@@ -36,9 +36,8 @@ from services.gateway.dependencies import (
     RequestTryDep,
 )
 from services.gateway.paging import Cursor, Limit, Next, page_of
-from services.gateway.routes.runs.runs import UNCHANGED
 from services.gateway.submission.run_submission import refusal
-from services.http import Problem, responses, unless_unchanged
+from services.http import UNCHANGED, Problem, responses, unless_unchanged
 from services.runtime.logs import get_logger
 
 router = APIRouter(prefix="/v1/chains", tags=["chains"])

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from services.gateway.authentication import VIEWS, VIEWS_BELOW
-from services.http import Problem
+from services.http import Problem, has_answer
 
 router = APIRouter(include_in_schema=False)
 
@@ -79,7 +79,7 @@ def _answer(request: Request, name: str) -> Response:
         "ETag": file.etag,
         "Vary": "Accept-Encoding",
     }
-    if file.etag in request.headers.get("if-none-match", ""):
+    if has_answer(request, file.etag):
         return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
     content = file.content
     if "gzip" in request.headers.get("accept-encoding", ""):

@@ -8,7 +8,7 @@ from fastapi.responses import Response
 from pydantic import RootModel, TypeAdapter
 
 from services.contracts.config import RunConfig
-from services.http import unless_unchanged
+from services.http import UNCHANGED, unless_unchanged
 
 router = APIRouter(tags=["recipes"])
 
@@ -28,7 +28,7 @@ def _schema() -> JsonSchema:
     operation_id="schema_get",
     summary="Show the run config as JSON Schema",
     response_model=JsonSchema,
-    responses={304: {"description": "The same as the answer whose `ETag` is sent"}},
+    responses=UNCHANGED,
 )
 async def show(request: Request) -> Response:
     """Every key of a run's config with its type, its default and what it does; for forms and

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from services.contracts.config import ConfigError, parse_config
 from services.gateway.settings import GatewaySettings
 from services.gateway.tracking import chosen, refused_trackers
+from services.tracking import __main__ as module
 from services.tracking.__main__ import Lines, carry, new_rows, without_secrets
 from services.tracking.job import TrackingJob
 from services.tracking.trackers import Carried, flat, numbers
@@ -111,6 +112,23 @@ def test_rows_that_a_tracker_did_not_take_come_again(job: TrackingJob) -> None:
     shelf.is_away = False
     run_once(job, shelf)
     assert shelf.rows == steps(1, 2)
+
+
+def test_a_tracker_that_fails_has_no_batch_twice(
+    job: TrackingJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(Shelf):
+        def log(self, rows: Any) -> None:
+            self.is_away = bool(self.rows)
+            super().log(rows)
+
+    monkeypatch.setattr(module, "BATCH", 2)
+    write(Path(job.metrics), steps(1, 2, 3))
+    full, shelf = Full(), Shelf()
+    with pytest.raises(ConnectionError):
+        run_once(job, full)
+    run_once(job, shelf)
+    assert (full.rows, shelf.rows) == (steps(1, 2), steps(3))
 
 
 def test_a_tracker_that_knows_what_it_has_gets_what_it_lacks(job: TrackingJob) -> None:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from http import HTTPStatus
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
@@ -35,7 +35,7 @@ from services.gateway.submission.run_submission import (
     keep_record,
     refusal,
 )
-from services.http import Problem, responses, unless_unchanged
+from services.http import UNCHANGED, Problem, responses, unless_unchanged
 from services.models.path import needed_runs
 from services.runtime.logs import get_logger
 from services.store import Gone
@@ -46,9 +46,6 @@ R = TypeVar("R", bound=RunSummary)
 RELEASE_SECONDS = 10.0
 """Time for a learner to release a cancelled run. A learner looks between its passes."""
 POLL_SECONDS = 0.2
-UNCHANGED: dict[int | str, dict[str, Any]] = {
-    304: {"description": "The same as the answer whose `ETag` is sent as `If-None-Match`"}
-}
 
 log = get_logger(__name__)
 

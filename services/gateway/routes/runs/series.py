@@ -10,8 +10,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
 from services.gateway.dependencies import RUN_PROBLEMS, Deps, RunDep, find_run
-from services.gateway.routes.runs.runs import UNCHANGED
-from services.http import responses, unless_tagged
+from services.http import UNCHANGED, responses, unless_tagged
 from services.series import Buckets, Numbers, RunSeries, X, bucket_width, rounded
 
 Found = tuple[str, str, Numbers, Numbers]
