@@ -30,7 +30,7 @@ async def events(
     last_event_id: Annotated[
         str | None,
         Header(
-            pattern=r"^[0-9]{1,20}(-[0-9]{1,20})?$",
+            pattern=r"^[0-9]{1,19}(-[0-9]{1,19})?$",
             description="The last event seen; only later ones come.",
         ),
     ] = None,

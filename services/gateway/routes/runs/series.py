@@ -1,5 +1,6 @@
 """`/v1/series`: metrics of several runs, cut for charts; `/v1/runs/{run}/series/names`."""
 
+from http import HTTPStatus
 from typing import Annotated, Any
 
 import anyio.to_thread
@@ -10,11 +11,14 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
 from services.gateway.dependencies import RUN_PROBLEMS, Deps, RunDep, find_run
-from services.http import UNCHANGED, responses, unless_tagged
+from services.http import UNCHANGED, Problem, responses, unless_tagged
 from services.series import Buckets, Numbers, RunSeries, X, bucket_width, rounded
 
 Found = tuple[str, str, Numbers, Numbers]
 """A metric of a run: the run's id, the name, places, and values."""
+
+MOST_VALUES = 5_000_000
+"""Values of one answer: about 150 MB of text if each stands for a bucket."""
 
 router = APIRouter(prefix="/v1", tags=["runs"])
 
@@ -102,7 +106,7 @@ async def several(deps: Deps, request: Request, query: Annotated[SeriesQuery, Qu
     value of each. The answer has an `ETag`. For exact values use `GET /v1/runs/RUN/metrics`."""
     ids = list(dict.fromkeys([(await find_run(deps, run)).id for run in query.runs]))
     names = list(dict.fromkeys(query.names))
-    return await anyio.to_thread.run_sync(_answer, deps.series, request, query, ids, names)
+    return await anyio.to_thread.run_sync(answer_of, deps.series, request, query, ids, names)
 
 
 @router.get(
@@ -129,16 +133,26 @@ async def names(deps: Deps, record: RunDep) -> SeriesNames:
     return SeriesNames(run=record.id, names=await anyio.to_thread.run_sync(read))
 
 
-def _answer(
+def answer_of(
     series: RunSeries, request: Request, query: SeriesQuery, ids: list[str], names: list[str]
 ) -> Response:
+    """Return the series, or 304. Raises Problem 422 if they have too many values."""
     state = [str(request.url.query)]
     drawn: list[Found] = []
+    values = 0
     for run in ids:
         with series.of(run) as columns:
             state.append(f"{run} {columns.tag}")
             of_run = columns.series(names, query.x, query.from_, query.to)
-            drawn += [(run, *part) for part in of_run]
+            for part in of_run:
+                drawn.append((run, *part))
+                values += min(len(part[1]), query.points)
+                if values > MOST_VALUES:
+                    raise Problem(
+                        HTTPStatus.UNPROCESSABLE_ENTITY,
+                        f"the answer has more than {MOST_VALUES:,} values: ask for fewer runs, "
+                        "names or points at once",
+                    )
     return unless_tagged(request, "\n".join(state).encode(), lambda: _body(drawn, query.points))
 
 
@@ -159,9 +173,9 @@ def _body(drawn: list[Found], points: int) -> bytes:
             )
         x, buckets, count = encoded[id(places)]
         if buckets is None:
-            mean, least, largest = rounded(values).tolist(), None, None
+            mean, least, largest = _list(rounded(values)), None, None
         else:
-            mean, least, largest = (part.tolist() for part in buckets.cut(values))
+            mean, least, largest = map(_list, buckets.cut(values))
         answer.append(
             {
                 "run": run,
@@ -182,4 +196,9 @@ def _json(numbers: Numbers) -> msgspec.Raw:
         numbers = np.round(numbers, 3)
         if not np.any(numbers % 1):
             numbers = numbers.astype(np.int64)
+    return _list(numbers)
+
+
+def _list(numbers: Numbers) -> msgspec.Raw:
+    # Text now: as Python objects all numbers of an answer take several times as much memory.
     return msgspec.Raw(msgspec.json.encode(numbers.tolist()))
