@@ -103,7 +103,8 @@ class SeriesNames(BaseModel):
 async def several(deps: Deps, request: Request, query: Annotated[SeriesQuery, Query()]) -> Response:
     """Metrics of several runs, each with at most `points` values. More values are cut into buckets
     of equal width, the same for all series of the request, with the mean, the least and the largest
-    value of each. The answer has an `ETag`. For exact values use `GET /v1/runs/RUN/metrics`."""
+    value of each. An answer has at most 5,000,000 values. It has an `ETag`. For exact values use
+    `GET /v1/runs/RUN/metrics`."""
     ids = list(dict.fromkeys([(await find_run(deps, run)).id for run in query.runs]))
     names = list(dict.fromkeys(query.names))
     return await anyio.to_thread.run_sync(answer_of, deps.series, request, query, ids, names)
