@@ -1,8 +1,8 @@
 """The report of a run or a chain: one HTML page, which needs no other file.
 
-`facts` holds the data of a run. `run_sections` and `chain_sections` turn it into sections. `charts`
-draws. `rendering` fills the template. The gateway starts `python -m services.report` when a run
-ends, or when somebody asks for a report.
+`facts` holds the data of a run. `run_sections`, `curves` and `chain_sections` turn it into
+sections. `charts` draws. `rendering` fills the template. The gateway starts `python -m
+services.report` when a run ends, or when somebody asks for a report.
 """
 
 from services.report.chain_sections import chain_sections

@@ -11,12 +11,10 @@ import yaml
 from services.contracts.pass_at import in_short
 from services.contracts.records import RunState
 from services.contracts.wording import counted
-from services.report.charts import Curve
+from services.report.curves import curves
 from services.report.facts import Difference, Facts, Row, differences, time_spent, whole_recipe
 from services.report.learning import nothing_learned
 from services.report.parts import (
-    Chart,
-    Charts,
     Code,
     Figures,
     Paragraph,
@@ -24,40 +22,7 @@ from services.report.parts import (
     ReportSection,
     Table,
 )
-from services.runtime.terminal import one_line
 
-PLOTS = (
-    ("reward", "Reward", "reward", ("reward/mean",), ("reward/component/",)),
-    ("dataset-reward", "Reward by dataset", "reward", (), ("dataset/reward/",)),
-    ("dataset-pass-rate", "Correct answers by dataset", "share", (), ("dataset/pass_rate/",)),
-    ("dataset-length", "Length of answers by dataset", "tokens", (), ("dataset/tokens/",)),
-    ("dataset-share", "Share of each batch by dataset", "share", (), ("dataset/share/",)),
-    ("dataset-filtered", "Filtered groups by dataset", "share", (), ("dataset/filtered/",)),
-    ("pass-at-k", "Training prompts solved", "probability", (), ("reward/pass_at_",)),
-    ("accuracy", "Held-out accuracy", "share", ("evaluation/accuracy",),
-     ("evaluation/pass_at_", "evaluation/accuracy (")),
-    ("held-out-reward", "Held-out reward", "reward", ("evaluation/reward",),
-     ("evaluation/reward (",)),
-    ("length", "Length of answers", "tokens", ("response/tokens_mean",), ()),
-    ("turns", "Turns of a session", "turns", ("session/turns",), ()),
-    ("forks", "Turns that began a branch", "share", ("session/fork_rate",), ()),
-    ("tool-tokens", "Tokens of a session that were not sampled", "tokens",
-     ("session/tool_tokens",), ()),
-    ("truncated", "Truncated answers", "share", ("response/truncated",), ()),
-    ("entropy", "Entropy", "nats per token", ("train/entropy",), ()),
-    ("kl", "KL to the reference and to the sampler", "nats per token",
-     ("train/kl", "mismatch/sampler_kl"), ()),
-    ("staleness", "Staleness", "versions", ("staleness/mean", "staleness/max"), ()),
-    ("loss", "Loss", "loss", ("train/loss", "validation/loss"), ()),
-    ("dataset-loss", "Loss by dataset", "loss", (), ("train/loss/", "validation/loss/")),
-    ("preferences", "Chosen answers preferred", "share",
-     ("train/accuracy", "validation/accuracy"), ()),
-    ("teacher", "KL to the teacher", "nats per token", ("train/teacher_kl",), ()),
-    ("bits-per-byte", "Bits per byte", "bits", ("validation/bits_per_byte",), ()),
-    ("gradient", "Norm of the gradient", "norm", ("train/grad_norm",), ()),
-    ("throughput", "Throughput", "tokens per second", ("throughput/tokens_per_second",), ()),
-)  # fmt: skip
-"""Name, title, unit, names of metrics, and prefixes of names (docs/metrics.md)."""
 COMPARED = (
     "evaluation/accuracy", "evaluation/reward", "reward/mean", "validation/loss",
     "validation/accuracy", "validation/bits_per_byte", "train/loss", "train/accuracy",
@@ -85,7 +50,7 @@ def sections(facts: Facts, other: Facts | None = None) -> list[ReportSection]:
     drawn = [
         ReportSection("", list(_summary(facts))),
         ReportSection("Results", list(_results(facts, other))),
-        ReportSection("Curves", list(_curves(facts, other))),
+        ReportSection("Curves", list(curves(facts, other))),
         ReportSection("Answers before and after", list(_answers(facts))),
         ReportSection("Configuration", list(_configuration(facts, other))),
         ReportSection("Data and model", list(_data(facts)), "small"),
@@ -342,28 +307,6 @@ def _differing(differences: Sequence[Difference], ours: str, theirs: str) -> Tab
 
 def _value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _curves(facts: Facts, other: Facts | None) -> Iterator[Part]:
-    if facts.record["max_steps"] == 0:
-        # An evaluation has one point, and the tables have its figures.
-        return
-    charts = []
-    runs = [(facts, "", False), *([(other, f", {other.title}", True)] if other else [])]
-    for name, title, unit, metrics, beginnings in PLOTS:
-        curves = [
-            Curve(one_line(f"{metric}{suffix}"), *run.series(metric), dashed)
-            for run, suffix, dashed in runs
-            for metric in [
-                *metrics,
-                *in_short(n for n in run.names if n.startswith(beginnings or "\0")),
-            ]
-            if run.series(metric)[0]
-        ]
-        if curves:
-            charts.append(Chart(name, title, unit, curves))
-    if charts:
-        yield Charts(charts)
 
 
 def _time(facts: Facts) -> Iterator[Part]:
