@@ -382,8 +382,8 @@ def run_checkpoints_list(
 
 
 def run_checkpoints_pin(*, step: int, run: str) -> Request[Checkpoint]:
-    """Pin a checkpoint. Keep a checkpoint as long as the run exists, beside those that `training.keep_checkpoints`
-    keeps."""
+    """Pin a checkpoint. Keep a checkpoint as long as the run exists, in addition to the
+    `training.keep_checkpoints` newest ones."""
     return Request(
         "POST",
         "/v1/runs/{run}/checkpoints/{step}/pin",
@@ -601,7 +601,7 @@ def runs_update(*, run: str, body: RunPatch | dict[str, Any]) -> Request[RunReco
     """Change a run. Change a run's name, tags, notes, or place in the queue; and of a run that waits or trains
     some values of its config. The learner takes these at the next step that it plans. `edits` says
     from which step each holds, and a step that is trained again after a crash has the values that
-    it had. All of it is changed, or nothing. Each change is an event."""
+    it had. A request changes all its values, or none. Each change is an event."""
     return Request(
         "PATCH", "/v1/runs/{run}", RunRecord, path={"run": run}, body=body, is_keyed=True
     )
@@ -654,7 +654,8 @@ def series_get(
 ) -> Request[SeriesAnswer]:
     """Metrics for charts. Metrics of several runs, each with at most `points` values. More values are cut into buckets
     of equal width, the same for all series of the request, with the mean, the least and the largest
-    value of each. The answer has an `ETag`. For exact values use `GET /v1/runs/RUN/metrics`."""
+    value of each. An answer has at most 5,000,000 values. It has an `ETag`. For exact values use
+    `GET /v1/runs/RUN/metrics`."""
     return Request(
         "GET",
         "/v1/series",
