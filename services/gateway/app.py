@@ -1,6 +1,7 @@
 """The application: the routers of `routes/`, limits, problem documents, and its lifespan."""
 
 import asyncio
+import functools
 import importlib
 import pkgutil
 from collections.abc import AsyncIterator, Callable
@@ -159,7 +160,10 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
         redoc_url=None,
     )
     problems.install(app)
-    app.openapi = lambda: with_key(with_idempotency(described(FastAPI.openapi(app))))  # type: ignore[method-assign]
+    # Made once: the functions change the document that they get.
+    app.openapi = functools.cache(  # type: ignore[method-assign]
+        lambda: with_key(with_idempotency(described(FastAPI.openapi(app))))
+    )
 
     # The innermost: a body that is refused for its size, or for want of a key, is not read for it.
     app.add_middleware(StrictBodies)

@@ -1,5 +1,6 @@
 """The operations of the API by their ids, which clients are generated from."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -53,3 +54,9 @@ def test_every_list_takes_limit_and_cursor_and_answers_next(document: dict[str, 
 def test_an_action_is_a_word_behind_the_path_of_its_thing(document: dict[str, Any]) -> None:
     for path in document["paths"]:
         assert ":" not in path, f"write {path} with the action as a part of its own"
+
+
+def test_the_document_is_the_same_each_time() -> None:
+    app = create_app(GatewaySettings(), "hr-key")
+    first = json.dumps(app.openapi())
+    assert json.dumps(app.openapi()) == first
