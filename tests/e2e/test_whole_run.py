@@ -266,8 +266,10 @@ def test_a_whole_run_reads_no_file_that_another_user_could_have_made(
     api: Gateway, model: str, stack: Stack, opened: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     run = model.removeprefix("run:")
-    assert "State: succeeded" in api.text(f"/v1/runs/{run}/report")
-    checkpoint = str(stack.data / api.get(f"/v1/runs/{run}")["checkpoint"])
+    assert "<!doctype html>" in api.text(f"/v1/runs/{run}/report")
+    record = api.get(f"/v1/runs/{run}")
+    assert record["state"] == "succeeded"
+    checkpoint = str(stack.data / record["checkpoint"])
     recording = os.environ | {"OPENED_FILES_LOG": str(opened), "PYTHONPATH": paths()}
     for folder in FOLDERS:
         recording.pop(folder, None)

@@ -15,6 +15,7 @@ from services.contracts.records import WorkerRecord
 from services.contracts.sessions import SampledTurn
 from services.store import Store
 from tests.integration.gateway.servers import GatewayProcess, RedisServer, upload
+from tests.integration.gateway.test_continuing import write_checkpoint
 from tests.integration.gateway.test_policy import Worker
 from tests.integration.launch.conditions import eventually
 from tests.integration.reward.conftest import KEY, Service
@@ -34,6 +35,17 @@ SESSIONS = {
     "session_completions_create": "v1/completions",
     "sessions_reward": "reward",
 }
+
+
+@pytest.fixture
+def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
+    """A Redis of its own: the examples of chats name a run, and other tests have runs of its
+    name."""
+    (folder := tmp_path / "redis").mkdir()
+    server = RedisServer(folder)
+    server.start()
+    yield server
+    server.stop()
 
 
 @pytest.fixture
@@ -93,6 +105,20 @@ def submitted(api: httpx.Client, model: Path, config: dict[str, Any], **named: A
     return str(made.json()["id"])
 
 
+def trained(redis_url: str, data: Path, run: str) -> None:
+    """Give a run a checkpoint, as its learner would."""
+    name = f"runs/{run}/checkpoints/step-000001-9f3a1c"
+    write_checkpoint(data / name)
+
+    async def train() -> None:
+        store = Store.from_url(redis_url)
+        token = await store.runs.acquire(run, "9f3a1c")
+        await store.runs.update(run, token, {"checkpoint": name, "committed_step": 1, "step": 1})
+        await store.close()
+
+    asyncio.run(train())
+
+
 def examples_of(document: dict[str, Any]) -> dict[str, tuple[str, Any]]:
     """Return path and example of each operation that takes a document, by its id."""
     examples = {}
@@ -143,9 +169,11 @@ def test_every_example_is_accepted(
     # Before another run is called `grpo`.
     for id in ("chat_completions_create", "completions_create"):
         send(id)
+    base = submitted(api, model, {"data": {"dataset": "mine"}}, recipe="grpo", name="base")
+    trained(redis_server.url, gateway.data, base)
     # The reward service starts its workers again with a new verifier: score first.
     for id in sorted(examples.keys() - answers.keys(), reverse=True):
-        run = live if id == "sessions_create" else played
+        run = {"sessions_create": live, "runs_fork": base}.get(id, played)
         send(id, run=run, verifier="math")
     for worker in workers:
         worker.ended.set()
