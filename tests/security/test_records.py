@@ -14,6 +14,7 @@ from services.contracts.records import WorkerRecord
 from services.store import Store, Unreadable
 from services.store.keys import (
     API_KEYS,
+    CHANGES,
     DATASET_NAMES,
     DATASETS,
     POOLS,
@@ -89,6 +90,7 @@ def put(raw: Any, id: str, changed: Mapping[str, bytes | None] = {}, queued: boo
     }
     raw.hset(run_key(id, "run"), mapping={n: v for n, v in fields.items() if v is not None})
     raw.zadd(RUNS, {id: time.time()})
+    raw.xadd(CHANGES, {"run": id})
     if queued:
         raw.zadd(pool_key("default", "queue"), {id: time.time()})
 

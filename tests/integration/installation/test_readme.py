@@ -82,7 +82,7 @@ def test_every_curl_line_of_the_readme_is_answered(
         return found
 
     lines, body = curl_lines(), ""
-    assert len(lines) == 11
+    assert len(lines) == 12
     for command in lines:
         if command.endswith("/cancel"):
             eventually(lambda: record()["step"] >= 1)

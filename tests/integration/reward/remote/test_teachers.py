@@ -132,7 +132,8 @@ async def test_a_teacher_is_named_and_never_an_address(
         assert f"there is no teacher '{name}'" in checked["teacher"]
     assert upstream.asked == []
     known = await client.post("/v1/verifiers/check", json={"uses": [], "teacher": "big"})
-    empty: dict[str, Any] = {"problems": [], "takes_any": [], "own_verifier_uses": []}
+    empty: dict[str, Any] = {"problems": [], "remarks": [], "takes_any": []}
+    empty["own_verifier_uses"] = []
     assert known.json() == {**empty, "teacher": None}
 
 
