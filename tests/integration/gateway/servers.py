@@ -1,5 +1,6 @@
 """The processes that these tests talk to, as a user would start them."""
 
+import contextlib
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 import redis
 
 from services.launch.redis import bundled_server
@@ -103,10 +105,21 @@ class GatewayProcess:
             stdout=self._said,
             stderr=subprocess.STDOUT,
         )
-        # Connection attempts are repeated with growing pauses, about a minute in all.
-        waiting = httpx.HTTPTransport(verify=False, retries=8)
-        with httpx.Client(transport=waiting, timeout=60) as client:
-            client.get(f"{self.url}/healthz").raise_for_status()
+        self._wait_until_it_answers()
+
+    def _wait_until_it_answers(self) -> None:
+        """Fails the test, with its log, if it ends before it answers, or needs three minutes."""
+        with httpx.Client(transport=httpx.HTTPTransport(verify=False), timeout=60) as client:
+            for _ in range(1800):
+                try:
+                    client.get(f"{self.url}/healthz").raise_for_status()
+                except httpx.TransportError:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        self._process.wait(0.1)
+                        break
+                else:
+                    return
+        pytest.fail(f"the gateway at {self.url} does not answer; its log:\n{self.said[-8000:]}")
 
     @property
     def key(self) -> str:
