@@ -28,7 +28,7 @@ places=()
 compile() {
     local name=$1
     shift
-    "$uv" pip compile pyproject.toml --quiet --python-version 3.11 \
+    "$uv" pip compile pyproject.toml --no-emit-package headrace --quiet --python-version 3.11 \
         --python-platform x86_64-manylinux_2_28 --no-annotate --no-header "$@" \
         --output-file "$scratch/$name.txt" >/dev/null
 }

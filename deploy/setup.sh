@@ -42,7 +42,7 @@ fi
 wanted=$({
     echo "$profile"
     "$python" -c 'import sys; print(sys.version, sys.base_prefix)'
-    cat "$lock" pyproject.toml deploy/setup.sh
+    cat "$lock" pyproject.toml headrace/pyproject.toml deploy/setup.sh
 } | sha256sum | cut -d' ' -f1)
 stamp=$venv/setup.stamp
 # The commands in an environment name its folder: in a copied or moved checkout they would run the
@@ -139,11 +139,13 @@ if ! install -r "$lock"; then
         fail "pip could not install $lock; its last lines are above, all of them in $log"
     fi
 fi
-# The build uses the pinned setuptools, so it fetches nothing.
-if ! install --no-build-isolation -e .; then
+# The build uses the pinned setuptools, so it fetches nothing. The client comes first: it replaces a
+# distribution of its name that had the command too.
+for part in ./headrace .; do
+    install --no-build-isolation -e "$part" && continue
     tail -n 20 "$log" >&2
     fail "pip could not install Headrace itself; its last lines are above, all of them in $log"
-fi
+done
 
 echo "$wanted" >"$stamp"
 echo "setup: done in $((SECONDS - began)) s"

@@ -24,8 +24,8 @@ def gym_version() -> str:
         return version("reasoning-gym")
     except PackageNotFoundError:
         raise DatasetError(
-            "reasoning-gym is not installed here: pip install 'headrace[tasks]' (and where the "
-            "reward service runs)"
+            "reasoning-gym is not installed here: pip install 'headrace-server[tasks]' (and where "
+            "the reward service runs)"
         ) from None
 
 

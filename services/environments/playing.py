@@ -77,5 +77,5 @@ def require(library: str) -> None:
     """Raise NoEnvironment if the library is not installed here."""
     if find_spec(library) is None:
         raise NoEnvironment(
-            f"the library {library} is not installed here: pip install 'headrace[{library}]'"
+            f"the library {library} is not installed here: pip install 'headrace-server[{library}]'"
         )

@@ -65,7 +65,7 @@ class GatewaySettings(Settings):
         description="Experiment trackers that runs may name in `tracking`, with commas between "
         "them: tensorboard, wandb, mlflow, trackio. The gateway carries metrics to them with the "
         "keys and addresses of its own environment: WANDB_API_KEY and WANDB_BASE_URL, "
-        "MLFLOW_TRACKING_URI. It needs their packages (`headrace[track]`). Empty: none.",
+        "MLFLOW_TRACKING_URI. It needs their packages (`headrace-server[track]`). Empty: none.",
     )
     reports: bool = Field(
         True,

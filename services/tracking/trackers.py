@@ -314,5 +314,5 @@ def _imported(module: str, package: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError:
         raise TrackerFailed(
-            f"{package} is not installed here: pip install {package}, or headrace[track]"
+            f"{package} is not installed here: pip install {package}, or headrace-server[track]"
         ) from None

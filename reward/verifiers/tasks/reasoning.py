@@ -1,9 +1,9 @@
 """The `reasoning_gym` verifier: the score that reasoning-gym gives an answer to one of its tasks.
 
-The library is optional (`pip install 'headrace[tasks]'`), and its version is pinned, because rows
-must be made and scored by the same version. Some of its tasks evaluate an answer as Python (`eval`,
-sympy's `parse_expr`), which is unsafe for a model's answers. So these modules get replacements that
-evaluate only literals and arithmetic.
+The library is optional (`pip install 'headrace-server[tasks]'`), and its version is pinned, because
+rows must be made and scored by the same version. Some of its tasks evaluate an answer as Python
+(`eval`, sympy's `parse_expr`), which is unsafe for a model's answers. So these modules get
+replacements that evaluate only literals and arithmetic.
 """
 
 import ast
@@ -74,7 +74,9 @@ class ReasoningGymVerifier(Verifier[VerifierParams]):
     def probe(self) -> None:
         if importlib.util.find_spec(PACKAGE) is None:
             self.available, self.lacks_extra = False, True
-            self.notice = "reasoning-gym is not installed here: pip install 'headrace[tasks]'"
+            self.notice = (
+                "reasoning-gym is not installed here: pip install 'headrace-server[tasks]'"
+            )
         elif (installed := version("reasoning-gym")) != VERSION:
             self.available = False
             self.notice = f"reasoning-gym {installed} is installed, and {VERSION} is needed"

@@ -37,13 +37,13 @@ class Sums(vf.Taskset[SumTask, vf.TasksetConfig]):
 
 @pytest.mark.skipif(find_spec("openenv") is not None, reason="openenv is installed")
 def test_a_missing_openenv_is_named_with_the_way_out() -> None:
-    with pytest.raises(NoEnvironment, match=r"pip install 'headrace\[openenv\]'"):
+    with pytest.raises(NoEnvironment, match=r"pip install 'headrace-server\[openenv\]'"):
         OpenEnvEnvironment("http://127.0.0.1:1", 1)
 
 
 @pytest.mark.skipif(find_spec("verifiers") is not None, reason="verifiers is installed")
 def test_a_missing_verifiers_is_named_with_the_way_out() -> None:
-    with pytest.raises(NoEnvironment, match=r"pip install 'headrace\[verifiers\]'"):
+    with pytest.raises(NoEnvironment, match=r"pip install 'headrace-server\[verifiers\]'"):
         VerifiersEnvironment("textarena", None, 1)
 
 

@@ -74,7 +74,7 @@ def test_the_reviewed_version_is_pinned() -> None:
 
 @pytest.fixture
 def library() -> Any:
-    return pytest.importorskip("reasoning_gym", reason="headrace[tasks] is not installed")
+    return pytest.importorskip("reasoning_gym", reason="headrace-server[tasks] is not installed")
 
 
 def rows(task: str, **config: Any) -> list[dict[str, Any]]:

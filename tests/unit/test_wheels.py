@@ -1,0 +1,137 @@
+"""The two distributions, built from what an image is built from: the client, and the server."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from email import message_from_bytes
+from importlib.metadata import distribution
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SERVER = {"bench", "learner", "recipes", "reward", "rollout", "services"}
+UNTRACKED = ("__pycache__", "node_modules", "*.egg-info")
+
+
+class Wheel(SimpleNamespace):
+    """A built wheel: its file, the names in it, and what it says of itself."""
+
+    def __init__(self, file: Path) -> None:
+        with zipfile.ZipFile(file) as archive:
+            names = archive.namelist()
+            texts = {Path(name).name: archive.read(name) for name in names if ".dist-info/" in name}
+        about = message_from_bytes(texts["METADATA"])
+        super().__init__(
+            file=file,
+            names=names,
+            packages={name.split("/")[0] for name in names if ".dist-info/" not in name},
+            version=about["Version"],
+            needs=about.get_all("Requires-Dist") or [],
+            commands=texts.get("entry_points.txt", b"").decode(),
+            has_license="LICENSE" in texts,
+        )
+
+
+def copied() -> list[str]:
+    """What the Dockerfile copies to install Headrace from."""
+    dockerfile = (ROOT / "deploy" / "Dockerfile").read_text()
+    stage = dockerfile.partition(" AS code\n")[2].partition("\nFROM ")[0]
+    return [name for line in re.findall(r"^COPY (.+) \S+$", stage, re.M) for name in line.split()]
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Wheel]:
+    tree, built = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("built")
+    for name in copied():
+        source, target = ROOT / name, tree / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(
+                source, target, symlinks=True, ignore=shutil.ignore_patterns(*UNTRACKED)
+            )
+        else:
+            shutil.copy(source, target)
+    pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
+    done = subprocess.run(
+        [*pip, "--wheel-dir", str(built), "./headrace", "."],
+        cwd=tree,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {file.name.partition("-")[0]: Wheel(file) for file in built.glob("*.whl")}
+
+
+def test_the_context_of_an_image_has_what_the_image_copies() -> None:
+    allowed = (ROOT / ".dockerignore").read_text().splitlines()
+    assert [name for name in copied() if f"!{name}" not in allowed and "locks" not in name] == []
+
+
+def test_the_wheel_of_the_client_has_one_package_and_two_needs(wheels: dict[str, Wheel]) -> None:
+    client = wheels["headrace"]
+    assert client.packages == {"headrace"}
+    assert {Path(name).suffix for name in client.names if name.startswith("headrace/")} == {
+        ".py",
+        ".typed",
+    }
+    assert client.needs == ["httpx>=0.28", "pydantic>=2.10"]
+    assert (client.commands, client.has_license) == ("", True)
+
+
+def test_the_wheel_of_the_server_needs_the_client_of_its_version(wheels: dict[str, Wheel]) -> None:
+    server = wheels["headrace_server"]
+    assert server.packages == SERVER
+    assert f"headrace=={wheels['headrace'].version}" in server.needs
+    assert server.version == wheels["headrace"].version
+    assert "headrace = services.cli:app" in server.commands
+    for name in ("guide/index.html", "page/dist/index.html"):
+        assert f"services/gateway/{name}" in server.names
+
+
+def needed(name: str, found: set[str]) -> None:
+    """Add to `found` the distribution `name` and each that it needs here."""
+    if name in found:
+        return
+    found.add(name)
+    for line in distribution(name).requires or ():
+        if ";" not in line:
+            needed(re.split(r"[\[><=!~; ]", line)[0], found)
+
+
+def test_the_client_works_where_only_its_needs_are_installed(
+    wheels: dict[str, Wheel], tmp_path: Path
+) -> None:
+    with zipfile.ZipFile(wheels["headrace"].file) as archive:
+        archive.extractall(tmp_path)
+    names: set[str] = set()
+    needed("httpx", names)
+    needed("pydantic", names)
+    for name in names:
+        for file in distribution(name).files or ():
+            top = file.parts[0]
+            if top != ".." and not (tmp_path / top).exists():
+                (tmp_path / top).symlink_to(str(distribution(name).locate_file(top)))
+    code = (
+        "from importlib.metadata import version\n"
+        "from importlib.util import find_spec\n"
+        "from headrace import Client, Unreachable\n"
+        f"print([name for name in {sorted(SERVER)} if find_spec(name)], version('headrace'))\n"
+        "try: Client('http://127.0.0.1:9', retries=0).runs.get('a')\n"
+        "except Unreachable as error: print(error)\n"
+    )
+    done = subprocess.run(
+        # Without -S the environment's own packages would be there.
+        [sys.executable, "-S", "-c", code],
+        env={"PYTHONPATH": str(tmp_path), "PATH": os.environ["PATH"]},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.startswith(f"[] {wheels['headrace'].version}\nno answer from "), done.stderr
