@@ -833,6 +833,36 @@ class LiveTraffic(Model):
     """Of these, those that are not trained: without a reward."""
 
 
+class LogLine(Model):
+    """A line of a log."""
+
+    time: float
+    """When it was written, in Unix seconds."""
+    process: str
+    """Its process: `learner` (the supervisor of the ranks), `learner/RANK`, `rollout/WORKER`, `vllm/WORKER`, `gateway/HOST` or `reward/HOST`."""
+    host: str
+    """The host of the process."""
+    level: Literal["debug", "info", "warning", "error"]
+    """How much it matters."""
+    text: str
+    """The message and its details, of at most 4,000 characters; a traceback is on further lines. Secrets are masked."""
+    run: str | None = None
+    """The run that the process worked on, if it said so."""
+    id: str
+    """Orders lines by when they arrived."""
+
+
+class LogPage(Model):
+    """A page of a log."""
+
+    logs: list[LogLine]
+    """Oldest first."""
+    next: str | None
+    """`cursor` of the next page. Null: this is the last page."""
+    later: str
+    """To follow the log, send this as `cursor` after a moment: lines that come later stand behind it."""
+
+
 class Login(Model):
     """The key that a browser logs in with."""
 

@@ -30,6 +30,7 @@ from headrace.models import (
     KeyList,
     LeasedGroup,
     Login,
+    LogPage,
     MadeKey,
     MadeVerifier,
     ModelEvaluation,
@@ -314,6 +315,57 @@ def files_put(*, path: str, content: bytes) -> Request[None]:
     """Store the payload of a group. Take a finished group that is too large for Redis, from the worker that holds the attempt.
     Only workers on hosts without the data volume use this."""
     return Request("PUT", "/v1/files/{path}", None, path={"path": path}, content=content)
+
+
+def run_logs_list(
+    *,
+    run: str,
+    process: str | None = None,
+    level: Literal["debug", "info", "warning", "error"] | None = None,
+    newest: int | None = None,
+    limit: int | None = None,
+    cursor: str | None = None,
+) -> Request[LogPage]:
+    """Read the log of a run. What the learner's ranks, the rollout workers and their vLLM logged while they worked on the
+    run, with the lines of the gateways and the reward service from that time. The newest 5,000
+    lines of a run are kept, about, for a week after its last line. Arrival orders lines."""
+    return Request(
+        "GET",
+        "/v1/runs/{run}/logs",
+        LogPage,
+        path={"run": run},
+        query={
+            "process": process,
+            "level": level,
+            "newest": newest,
+            "limit": limit,
+            "cursor": cursor,
+        },
+    )
+
+
+def logs_list(
+    *,
+    process: str | None = None,
+    level: Literal["debug", "info", "warning", "error"] | None = None,
+    newest: int | None = None,
+    limit: int | None = None,
+    cursor: str | None = None,
+) -> Request[LogPage]:
+    """Read the log of the installation. What the gateways and the reward service logged, and learners and workers while their pool
+    had no run. The newest 10,000 lines are kept, about."""
+    return Request(
+        "GET",
+        "/v1/logs",
+        LogPage,
+        query={
+            "process": process,
+            "level": level,
+            "newest": newest,
+            "limit": limit,
+            "cursor": cursor,
+        },
+    )
 
 
 def health_get() -> Request[Health]:

@@ -11,6 +11,7 @@ from learner.supervise.rank_supervisor import supervise
 from services.runtime.logs import configure
 from services.runtime.process import die_with_parent, keep_files_private
 from services.settings import from_command_line
+from services.store.log_shipping import ShippedLogs
 
 
 def main() -> int:
@@ -19,7 +20,8 @@ def main() -> int:
     keep_files_private()
     settings = from_command_line(LearnerSettings)
     configure("learner", settings.log_level, settings.log_format)
-    return supervise(settings, ("learner.rank", *sys.argv[1:]))
+    with ShippedLogs(settings, "learner", settings.pool):
+        return supervise(settings, ("learner.rank", *sys.argv[1:]))
 
 
 if __name__ == "__main__":

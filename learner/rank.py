@@ -55,6 +55,7 @@ from services.runtime.process import die_with_parent, keep_files_private
 from services.settings import EXIT_SETTINGS, Settings, from_command_line
 from services.store import Fenced, UnsafeRedis
 from services.store.at_start import cannot_use
+from services.store.log_shipping import ShippedLogs
 from services.volume import GatewayAway, Volume
 
 log = get_logger(__name__)
@@ -82,7 +83,8 @@ def main() -> int:
 
     signal.signal(signal.SIGTERM, ask_to_end)
     signal.signal(signal.SIGINT, ask_to_end)
-    return serve_pool(settings, stop)
+    with ShippedLogs(settings, f"learner/{os.environ.get('RANK', '0')}", settings.pool):
+        return serve_pool(settings, stop)
 
 
 def restarted() -> bool:

@@ -8,6 +8,7 @@ to load), 2 for wrong flags or variables.
 """
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -23,6 +24,7 @@ from reward.app import create_app
 from reward.errors import brief
 from reward.metrics import Metrics
 from reward.models.process import ModelLoadError, ModelProcess
+from reward.recent_logs import RecentLogs
 from reward.remote_endpoints import Endpoint
 from reward.remote_pool import Calls
 from reward.scoring import Service
@@ -39,6 +41,7 @@ from reward.workers.pool import Pool, PoolStartError
 from reward.workers.worker_processes import WorkerOptions
 from services.http import server_config
 from services.runtime.api_key import BadKeyFile, reward_service_key
+from services.runtime.log_lines import LogLines
 from services.runtime.logs import configure, get_logger
 from services.runtime.process import die_with_parent, keep_files_private
 from services.settings import EXIT_SETTINGS, from_command_line
@@ -149,7 +152,7 @@ async def _serve(
     # Whoever may connect to a socket without a key must not add code.
     is_allowed = settings.verifier_uploads and key is not None
     uploads = Uploads(settings.data, is_allowed, registry)
-    app = create_app(service, settings.body_limit, key, uploads)
+    app = create_app(service, settings.body_limit, key, uploads, _recent_logs(key))
     server = RewardServer(
         server_config(
             app,
@@ -198,6 +201,13 @@ async def _serve(
 async def _start(pool: Pool, calls: Calls) -> None:
     await calls.open()
     await pool.start()
+
+
+def _recent_logs(key: str | None) -> RecentLogs:
+    """Keep what this process logs from now on."""
+    lines = LogLines(f"reward/{socket.gethostname()}", [key] if key else [])
+    logging.getLogger().addHandler(lines)
+    return RecentLogs(lines)
 
 
 def _probe(verifier: Verifier[Any]) -> None:

@@ -7,19 +7,21 @@ on the content of a completion.
 
 import time
 from http import HTTPStatus
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from fastapi import BackgroundTasks, Depends, FastAPI, Response
+from fastapi import BackgroundTasks, Depends, FastAPI, Query, Response
 from fastapi import Request as HTTPRequest
 from fastapi.responses import JSONResponse
 from fastapi_offline import FastAPIOffline
 from pydantic import BaseModel, Field
 
 from reward.programs import work_of
+from reward.recent_logs import RecentLogs
 from reward.scoring import Service, scored, taught, teacher_problem, verdicts_of
 from reward.uploads import Uploads, reload
 from reward.validation import checked_uses
 from reward.verifiers.registry import Registry
+from services.contracts.logs import RecentLines
 from services.contracts.programs import PythonOutput, PythonRequest
 from services.contracts.scores import (
     CheckRequest,
@@ -83,14 +85,15 @@ def create_app(
     max_request_bytes: int,
     key: str | None = None,
     uploads: Uploads | None = None,
+    logs: RecentLogs | None = None,
 ) -> FastAPI:
     """Return the application over a pool that the caller starts and closes. Requests must carry
     `key`. Without a key, everybody who can connect may use the service. `uploads`: takes verifiers
-    over the API."""
+    over the API. `logs`: what the service has logged."""
     app = FastAPIOffline(
         title="Headrace reward service",
         description="Scores completions with verifiers that run in killable processes. "
-        "A query parameter is refused with 422: no route has any.",
+        "A query parameter that a route does not have is refused with 422.",
         version="1",
         responses=responses({"5XX": "What is wrong here"}),
         dependencies=[Depends(refuse_unused_parameters)],
@@ -113,7 +116,20 @@ def create_app(
     _add_routes(app, service, uploads)
     if uploads is not None:
         _add_uploads(app, uploads)
+    if logs is not None:
+        _add_logs(app, logs)
     return app
+
+
+def _add_logs(app: FastAPI, logs: RecentLogs) -> None:
+    @app.get("/v1/logs", summary="The newest lines of the log")
+    async def read(
+        start: Annotated[str, Query(max_length=64, description="`start` of the last answer.")] = "",
+        number: Annotated[int, Query(ge=0, description="`next` of the last answer.")] = 0,
+    ) -> RecentLines:
+        """Return the lines since the last answer. The gateway appends them to the installation's
+        log."""
+        return logs.after(start, number)
 
 
 def _add_uploads(app: FastAPI, uploads: Uploads) -> None:

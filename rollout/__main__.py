@@ -15,19 +15,23 @@ from structlog.contextvars import bind_contextvars
 
 from rollout.settings import RolloutSettings
 from rollout.vllm.process.gpu_lock import GPUsTaken, take_gpus
+from rollout.vllm.process.log_follower import pass_on_to
 from rollout.worker_supervisor import WorkerSupervisor
 from services.contracts.schema import SchemaMismatch
-from services.runtime import logs
 from services.runtime.gpus import SHARED_MEMORY, GPUsUnknown
+from services.runtime.logs import configure, get_logger
 from services.runtime.process import die_with_parent, keep_files_private
 from services.settings import EXIT_SETTINGS, from_command_line, redacted
 from services.store import Store, UnsafeRedis
 from services.store.at_start import cannot_use, require_durable
+from services.store.log_shipping import ShippedLogs
+
+log = get_logger(__name__)
 
 
 def main() -> int:
     settings = from_command_line(RolloutSettings)
-    logs.configure("rollout", settings.log_level, settings.log_format)
+    configure("rollout", settings.log_level, settings.log_format)
     try:
         # Held until this process ends.
         gpus = take_gpus(settings)
@@ -49,13 +53,21 @@ async def _serve(settings: RolloutSettings) -> int:
     store = Store.from_url(settings.redis_url.get_secret_value())
     supervisor = WorkerSupervisor(settings, store)
     bind_contextvars(worker=supervisor.record.id)
+    with ShippedLogs(settings, f"rollout/{supervisor.record.id}", settings.pool) as logs:
+        pass_on_to(logs.lines)
+        return await _work(settings, store, supervisor, stop)
+
+
+async def _work(
+    settings: RolloutSettings, store: Store, supervisor: WorkerSupervisor, stop: asyncio.Event
+) -> int:
     try:
         await require_durable(store, settings)
     except (UnsafeRedis, SchemaMismatch, RedisError, OSError) as error:
         await store.close()
         sys.stderr.write(f"error: {cannot_use(settings, error)}\n")
         return EXIT_SETTINGS
-    logs.get_logger(__name__).info(
+    log.info(
         "rollout worker starts",
         pool=settings.pool,
         redis=redacted(settings.redis_url.get_secret_value()),

@@ -21,6 +21,7 @@ from services.runtime.process import die_with_parent, keep_files_private
 from services.settings import EXIT_SETTINGS, from_command_line, redacted
 from services.store import LostWrites, Store, UnsafeRedis
 from services.store.at_start import cannot_use, require_durable
+from services.store.log_shipping import ShippedLogs
 
 
 def main() -> int:
@@ -68,7 +69,7 @@ def main() -> int:
     # uvicorn raises the signal that stopped it once more, which would be the process' end by it.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
-    with listener:
+    with listener, ShippedLogs(settings, f"gateway/{socket.gethostname()}"):
         uvicorn.Server(config).run(sockets=[listener])
     return 0
 

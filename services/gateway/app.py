@@ -29,6 +29,7 @@ from services.gateway.policy.limits import OpenCalls
 from services.gateway.previews import Previews
 from services.gateway.reference_checks import ReferenceChecks
 from services.gateway.reports import Reports
+from services.gateway.reward_logs import keep_taking
 from services.gateway.run_deletion import remove_deleted
 from services.gateway.run_details import RunDetails
 from services.gateway.run_file_retention import Sizes, keep_pruning
@@ -138,6 +139,7 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
                 asyncio.create_task(keep_pruning(store, settings, deps.payloads)),
                 asyncio.create_task(keep_advancing(deps)),
                 asyncio.create_task(index.keep_rereading()),
+                asyncio.create_task(keep_taking(store, settings, http)),
             ]
             tasks.append(asyncio.create_task(deps.tracking.keep_carrying()))
             if settings.reports:

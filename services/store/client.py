@@ -32,6 +32,7 @@ from services.store.scripts import Scripts
 from services.store.server.dumps import Dumps
 from services.store.server.durability import check_durability
 from services.store.work.evaluations import StoredEvaluations
+from services.store.work.process_logs import ProcessLogs
 from services.store.work.tasks import Tasks
 from services.store.work.trajectories import Trajectories
 from services.store.work.weights import Weights
@@ -66,6 +67,7 @@ class Store:
         self.runs = Runs(redis, scripts, self.datasets)
         self.recovery = Recovery(redis, scripts)
         self.policy_calls = PolicyCalls(redis, scripts)
+        self.process_logs = ProcessLogs(redis, scripts)
         self.pools = Pools(redis, scripts, self.runs)
         self.rank_meetings = RankMeetings(redis, scripts)
         self.tasks = Tasks(redis, scripts, self.runs.fail)

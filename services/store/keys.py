@@ -9,6 +9,9 @@ POOLS = "headrace:pools"
 API_KEYS = "headrace:api-keys"
 CHAINS = "headrace:{chains}:records"
 OPEN_CHAINS = "headrace:{chains}:open"
+LOGS = "headrace:logs"
+LOGS_PLACE = "headrace:logs:reward"
+LOGS_LEASE = "headrace:logs:lease"
 
 RESTORING = "headrace:restoring"
 
@@ -27,7 +30,7 @@ IN_FLIGHT_PARTS = ("attempts", "held", "groups", "blobs", "bytes", "plans", "tri
 """Keys of the tasks that a run has begun and not ended."""
 RUN_PARTS = (
     *("run", "order", "returned", "lineages", "ledger", "weights", "events", "prompt_filter"),
-    *("pass_rates", "judged", *IN_FLIGHT_PARTS, *EMPTIED_PARTS),
+    *("pass_rates", "judged", "log", *IN_FLIGHT_PARTS, *EMPTIED_PARTS),
 )
 """All keys that a run may have."""
 POOL_PARTS = ("queue", "active", "learner", "workers", "heartbeats", "nodes", "ranks", "devices")

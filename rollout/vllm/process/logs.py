@@ -3,9 +3,12 @@
 A user sees causes without stack frames; the frames stay in the file.
 """
 
+import logging
 import re
 from collections.abc import Collection
 from pathlib import Path
+
+from services.runtime.secrets import masked
 
 LINES = 12
 OLD_LOGS = 10
@@ -37,11 +40,6 @@ _USAGE = re.compile(
     r"^\S+: error: |^Fatal Python error: |^Segmentation fault|^Illegal instruction|^Bus error"
     # The text that C++ writes before it aborts a process.
     r"|^terminate called after |^(?:free|malloc)\(\): |^double free "
-)
-_SECRET = re.compile(
-    r"(?P<name>(?i:(?:token|password|secret|api[-_]?key)[\"']?\s?[:=]\s?[\"']?)"
-    r"|--(?i:[\w-]*(?:token|password|secret|key)) )[^\s\"',]+"
-    r"|(?<=://)[^\s/@]+(?=@)|\bhf_\w+"
 )
 _CAUSE = re.compile(r"\b\w*(?:Error|Exception|Killed|Failed)\b|\berror\b")
 
@@ -94,9 +92,21 @@ def root_cause(log: str) -> str:
     return shown(causes[True] or causes[False])
 
 
+def leveled(line: str, before: int) -> tuple[int, str]:
+    """Return a line's level, as in `logging`, and the line without level and time. A line without a
+    level, such as a frame of a traceback, has the level of the line `before`."""
+    prefix = _PREFIX.match(line)
+    if prefix is None or not prefix.end():
+        return before, line
+    rest = line[prefix.end() :]
+    process = f"{prefix['process']}: " if prefix["process"] else ""
+    level = logging.getLevelNamesMapping()[prefix["level"]] if prefix["level"] else before
+    return level, process + rest
+
+
 def shown(line: str) -> str:
     """Return a line of a log for a user: limited in length, and with secrets masked."""
-    return _SECRET.sub(r"\g<name>***", line.strip()[:LONGEST])
+    return masked(line.strip()[:LONGEST])
 
 
 def explained(problem: str, path: Path, ended: bool) -> str:

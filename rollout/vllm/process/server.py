@@ -22,6 +22,7 @@ from typing import IO
 
 from rollout.aio import finish
 from rollout.vllm.client.policy_client import PolicyClient
+from rollout.vllm.process.log_follower import follow
 from rollout.vllm.process.logs import explained
 from rollout.vllm.process.options import ServerConfig, command_line, environment
 from rollout.vllm_plugin.lora_slot import AdapterSlot, slot_for
@@ -58,6 +59,7 @@ class VLLMServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: Path | None = None
         self._ending: asyncio.Task[None] | None = None
+        self._log_follower: asyncio.Task[None] | None = None
 
     @property
     def alive(self) -> bool:
@@ -98,6 +100,9 @@ class VLLMServer:
             self._folder = make_server_folder()
             slot = slot_for(self.config.model, self._folder)
             self._spawn(slot)
+            worker = self.log_file.stem.removeprefix("vllm-")
+            followed = follow(self.log_file, f"vllm/{worker}", lambda: not self.alive)
+            self._log_follower = asyncio.create_task(followed, name="log of vLLM")
             client = PolicyClient(self.socket, several=self.config.options.several_processes)
             async with asyncio.timeout(self.config.options.startup_seconds):
                 while not await client.healthy():
@@ -170,6 +175,8 @@ class VLLMServer:
             await asyncio.to_thread(_wait_for_end, process.pid, TERM_SECONDS)
             _signal_group(process.pid, signal.SIGKILL)
             await asyncio.to_thread(process.wait)
+            if self._log_follower is not None:
+                await self._log_follower
             log.info("vLLM stopped", pid=process.pid, status=process.returncode)
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""`headrace logs`: the logs of the processes on this machine."""
+"""`headrace logs`: the log of a run, and the files of the processes on this machine."""
 
 import contextlib
 import os
@@ -9,41 +9,74 @@ from typing import Annotated, TextIO
 
 import typer
 
-from services.cli.options import AsJson, Data, data_folder, folder_source
+from services.cli import completion
+from services.cli.options import AsJson, Data, GatewayURL, connect, data_folder
 from services.cli.output import INTERRUPTED, CliError, escape, out, print_json, size, table
+from services.cli.runs.chains import find, present_run
+from services.cli.runs.run_logs import show_log
 
 
 def logs(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RUN|PROCESS",
+            help="A run; or a process on this machine: gateway, learner, rollout-0, vllm-WORKER.",
+            autocompletion=completion.runs,
+        ),
+    ] = None,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", help="Lines to begin with.", min=0, max=1000)
+    ] = 40,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines come.")] = False,
     process: Annotated[
         str | None,
-        typer.Argument(metavar="PROCESS", help="E.g. gateway, learner, rollout-0, vllm-WORKER."),
+        typer.Option(help="Of a run: learner, rollout, vllm, gateway, reward, or learner/0."),
     ] = None,
-    lines: Annotated[int, typer.Option("--lines", "-n", help="Lines to begin with.", min=0)] = 40,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines come.")] = False,
+    level: Annotated[
+        str | None, typer.Option(help="Of a run, at least: debug, info, warning or error.")
+    ] = None,
     data: Data = None,
     as_json: AsJson = False,
+    gateway: GatewayURL = None,
 ) -> None:
-    """Show the end of a process' log.
+    """Show the end of a run's log, or of a process' log file.
 
-    Without PROCESS, list the logs that there are.
+    A run's log has the lines of its learner, its workers and their vLLM on all hosts, and those of
+    the gateway and the reward service from that time. A process on this machine has a file with all
+    that it printed. Without a name, list the files; without files, or with --process, show the log
+    of the installation.
 
     Example:
-    headrace logs learner --follow
+    headrace logs RUN --follow
+    headrace logs RUN --process vllm --level warning
+    headrace logs learner
     """
     folder = data_folder(data) / "logs"
     files = sorted(folder.glob("*.log"))
-    if not files:
-        raise CliError(
-            f"there are no logs in {folder}{folder_source(data)}: name the folder of `headrace up` "
-            "with --data or HEADRACE_DATA"
-        )
-    if process is None:
+    filters = process is not None or level is not None
+    if name is None and files and not filters and not follow:
         _list_logs(files, as_json)
         return
-    path = folder / f"{process}.log"
-    if path not in files:
-        names = ", ".join(file.stem for file in files)
-        raise CliError(f"there is no log of {process!r}; there is {names}")
+    path = folder / f"{name}.log"
+    if path in files and not filters:
+        _show_file(str(name), path, lines, follow, as_json)
+        return
+    api = connect(gateway, data)
+    run = None
+    if name is not None:
+        try:
+            named = find(api, name)
+        except CliError as error:
+            names = ", ".join(file.stem for file in files)
+            local = f"there is no log of {name!r}; there is {names}. As a run: " if files else ""
+            raise CliError(local + error.message, error.problems, error.code) from None
+        run = present_run(named.record) if named.kind == "chain" else named.record["id"]
+    show_log(api, run, lines, process, level, follow, as_json)
+
+
+def _show_file(process: str, path: Path, lines: int, follow: bool, as_json: bool) -> None:
+    """Print the end of a process' file, and go on while it is followed."""
     with _opened(path) as file:
         last = [line.rstrip("\n") for line in deque(file, lines)]
         if as_json:
@@ -95,4 +128,5 @@ def _list_logs(files: list[Path], as_json: bool) -> None:
         ],
         "no logs",
     )
-    out.print("\n[dim]headrace logs PROCESS shows one; --follow goes on[/]")
+    hint = "headrace logs PROCESS shows one, headrace logs RUN a run's log; --follow goes on"
+    out.print(f"\n[dim]{hint}[/]")

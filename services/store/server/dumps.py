@@ -31,6 +31,8 @@ from services.store.runs.runs import Runs, queue_score
 from services.store.scripts import Scripts, StorePart
 from services.store.unreadable import as_text
 
+UNSAVED_PARTS = (*LIVE_PARTS, "log")
+"""Keys that expire."""
 BY_FIELD = ("blobs",)
 """Hashes that may outgrow what Redis takes in one piece (512 MB): waiting groups."""
 FIELDS_AT_ONCE = 64
@@ -79,7 +81,7 @@ class Dumps(StorePart):
             yield await self._dump("pool", name, keys)
         for id, created in listed:
             name = as_text(id)
-            keys = [run_key(name, part) for part in RUN_PARTS if part not in LIVE_PARTS]
+            keys = [run_key(name, part) for part in RUN_PARTS if part not in UNSAVED_PARTS]
             yield await self._dump("run", name, keys, float(created))
         for key in SHARED:
             yield await self._dump("shared", key, [key])

@@ -44,7 +44,7 @@ CLIENT = {"httpx", "pydantic"}
         (["eval", "RUN", "sums", "--gateway", "http://127.0.0.1:1"], CLIENT),
         (["report", "RUN", "--gateway", "http://127.0.0.1:1"], CLIENT),
         (["audit", "RUN", "--gateway", "http://127.0.0.1:1"], CLIENT),
-        (["logs"], {"pydantic"}),
+        (["logs"], {"httpx", "pydantic"}),
     ],
 )
 def test_a_command_imports_only_the_heavy_modules_it_needs(

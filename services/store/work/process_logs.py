@@ -1,0 +1,103 @@
+"""Lines that processes have logged: a bounded stream for each run, and one for the installation.
+
+A line of a learner or worker that names no run belongs to the active run of its pool. So the log of
+a run has the words of each process that worked on it, and all other lines are the installation's.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from services.contracts.logs import LogLine, WrittenLine
+from services.store.keys import LOGS, LOGS_LEASE, LOGS_PLACE, pool_key, run_key
+from services.store.scripts import StorePart
+from services.store.unreadable import as_text
+
+KEPT_OF_RUN = 5_000
+KEPT = 10_000
+"""Lines of the installation."""
+KEPT_SECONDS = 7 * 86_400
+"""A run's lines are deleted this long after its last line."""
+
+
+class _Entry(msgspec.Struct, omit_defaults=True):
+    """A line as Redis keeps it. Short names: each line has them."""
+
+    t: float
+    p: str
+    h: str
+    x: str
+    l: str = "info"  # noqa: E741
+    r: str | None = None
+
+
+class ProcessLogs(StorePart):
+    """Calls about logs: every process appends, the gateway reads."""
+
+    async def add(self, lines: Sequence[WrittenLine], pool: str | None = None) -> None:
+        """Append lines. `pool`: the pool of their process, if it has one."""
+        active = None
+        if pool is not None and not all(line.run for line in lines):
+            active = await self._redis.get(pool_key(pool, "active"))
+        of_runs: dict[str | None, list[WrittenLine]] = {}
+        for line in lines:
+            of_runs.setdefault(line.run or (as_text(active) if active else None), []).append(line)
+        for run, written in of_runs.items():
+            key, kept = log_key(run), KEPT_OF_RUN if run else KEPT
+            pipe = self._redis.pipeline(transaction=False)
+            for line in written:
+                entry = _Entry(line.time, line.process, line.host, line.text, line.level, line.run)
+                pipe.xadd(key, {"l": msgspec.json.encode(entry)}, maxlen=kept, approximate=True)
+            if run:
+                pipe.expire(key, KEPT_SECONDS)
+            await pipe.execute()
+
+    async def after(self, run: str | None, id: str, count: int) -> list[LogLine]:
+        """Return up to `count` lines behind the line `id` ("0": from the first), oldest first.
+        `run`: None for the installation."""
+        entries = await self._redis.xrange(log_key(run), min=f"({id}", count=count)
+        return [_parsed(entry, fields) for entry, fields in entries]
+
+    async def before(self, run: str | None, id: str, count: int) -> list[LogLine]:
+        """Return up to `count` lines before the line `id` ("+": from the last), newest first."""
+        end = id if id == "+" else f"({id}"
+        entries = await self._redis.xrevrange(log_key(run), max=end, count=count)
+        return [_parsed(entry, fields) for entry, fields in entries]
+
+    async def newest_id(self, runs: Sequence[str | None]) -> str:
+        """Return the id of the newest line of these logs, "0-0" if they are empty."""
+        ids = [line.id for run in runs for line in await self.before(run, "+", 1)]
+        return max(ids, key=lambda id: tuple(map(int, id.split("-"))), default="0-0")
+
+    async def reward_place(self, holder: str, seconds: float) -> tuple[str, int] | None:
+        """Take or prolong the lease on the reward service's log. Return the start and the number of
+        the line that comes next. Return None if another gateway has the lease."""
+        milliseconds = int(seconds * 1000)
+        if not await self._redis.set(LOGS_LEASE, holder, nx=True, px=milliseconds):
+            if as_text(await self._redis.get(LOGS_LEASE) or b"") != holder:
+                return None
+            await self._redis.pexpire(LOGS_LEASE, milliseconds)
+        start, _, number = as_text(await self._redis.get(LOGS_PLACE) or b"").partition(" ")
+        return start, int(number) if number.isdecimal() else 0
+
+    async def keep_reward_place(self, start: str, number: int) -> None:
+        """Remember which line of the reward service comes next."""
+        await self._redis.set(LOGS_PLACE, f"{start} {number}")
+
+
+def log_key(run: str | None) -> str:
+    """Return the key of the log of a run, or of the installation."""
+    return run_key(run, "log") if run else LOGS
+
+
+def _parsed(id: bytes, fields: dict[bytes, bytes]) -> LogLine:
+    """Parse an entry. An unreadable one becomes a line that says so."""
+    name = as_text(id)
+    try:
+        entry = msgspec.json.decode(fields[b"l"], type=_Entry)
+        line = {"time": entry.t, "process": entry.p, "host": entry.h, "level": entry.l}
+        return LogLine.model_validate({"id": name, "text": entry.x, "run": entry.r, **line})
+    except (KeyError, ValueError) as error:
+        at = int(name.partition("-")[0]) / 1000
+        text = f"this line in Redis is unreadable: {error}"
+        return LogLine(id=name, time=at, process="redis", host="", level="warning", text=text)
