@@ -8,10 +8,10 @@ import sys
 
 from learner.settings import LearnerSettings
 from learner.supervise.rank_supervisor import supervise
+from services.log_shipping import ShippedLogs
 from services.runtime.logs import configure
 from services.runtime.process import die_with_parent, keep_files_private
 from services.settings import from_command_line
-from services.store.log_shipping import ShippedLogs
 
 
 def main() -> int:

@@ -45,6 +45,7 @@ from services.contracts.devices import GPUDevice, LearnerDevices, LearnerHost
 from services.contracts.records import RunRecord
 from services.contracts.rows.template_limits import TemplateTooGreedy, check_noted, noted
 from services.contracts.schema import SchemaMismatch
+from services.log_shipping import ShippedLogs
 from services.recovery.lost_writes import lost_commit
 from services.recovery.record_copies import newest_commit
 from services.runtime.api_key import key_for
@@ -55,7 +56,6 @@ from services.runtime.process import die_with_parent, keep_files_private
 from services.settings import EXIT_SETTINGS, Settings, from_command_line
 from services.store import Fenced, UnsafeRedis
 from services.store.at_start import cannot_use
-from services.store.log_shipping import ShippedLogs
 from services.volume import GatewayAway, Volume
 
 log = get_logger(__name__)

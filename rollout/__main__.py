@@ -18,13 +18,13 @@ from rollout.vllm.process.gpu_lock import GPUsTaken, take_gpus
 from rollout.vllm.process.log_follower import pass_on_to
 from rollout.worker_supervisor import WorkerSupervisor
 from services.contracts.schema import SchemaMismatch
+from services.log_shipping import ShippedLogs
 from services.runtime.gpus import SHARED_MEMORY, GPUsUnknown
 from services.runtime.logs import configure, get_logger
 from services.runtime.process import die_with_parent, keep_files_private
 from services.settings import EXIT_SETTINGS, from_command_line, redacted
 from services.store import Store, UnsafeRedis
 from services.store.at_start import cannot_use, require_durable
-from services.store.log_shipping import ShippedLogs
 
 log = get_logger(__name__)
 

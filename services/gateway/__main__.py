@@ -13,6 +13,7 @@ from services.contracts.schema import SchemaMismatch
 from services.gateway.app import create_app
 from services.gateway.settings import GatewaySettings
 from services.http import server_config
+from services.log_shipping import ShippedLogs
 from services.recovery.key_copies import revoke_again
 from services.recovery.lost_writes import require_complete
 from services.runtime import logs
@@ -21,7 +22,6 @@ from services.runtime.process import die_with_parent, keep_files_private
 from services.settings import EXIT_SETTINGS, from_command_line, redacted
 from services.store import LostWrites, Store, UnsafeRedis
 from services.store.at_start import cannot_use, require_durable
-from services.store.log_shipping import ShippedLogs
 
 
 def main() -> int:

@@ -6,6 +6,7 @@ than they are taken, the oldest go, and a line says how many.
 
 import logging
 import socket
+import sys
 import threading
 import traceback
 from collections import deque
@@ -122,6 +123,8 @@ def shortened(text: str) -> str:
 
 
 def _traceback(info: Any) -> str:
+    if info is True:
+        info = sys.exc_info()
     if isinstance(info, BaseException):
         return "".join(traceback.format_exception(info)).rstrip()
     if isinstance(info, tuple) and info[1] is not None:

@@ -29,7 +29,7 @@ async def follow(path: Path, process: str, has_ended: Callable[[], bool]) -> Non
     while True:
         is_last = has_ended()
         text, place = await asyncio.to_thread(_read, path, place, is_last)
-        for raw in text.splitlines():
+        for raw in text.split("\n"):
             # Progress bars write over their line.
             line = raw.rsplit("\r", 1)[-1].rstrip()
             if line:

@@ -1,4 +1,4 @@
-// The events of a run: the newest ones that the gateway keeps, and then as they happen.
+// The events of a run: the newest ones that the gateway keeps, and then as they happen; with the lines of its processes.
 
 import { signal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
@@ -6,7 +6,9 @@ import { address, refusalOf } from "./api";
 import { written } from "./config";
 import { clock, moment, number } from "./format";
 import { type Event, on, watched } from "./live";
-import { Problem } from "./parts";
+import { type Line, choices, useLog } from "./logs";
+import { Choice, Problem, SearchField } from "./parts";
+import { query } from "./router";
 
 const KEPT = 1000;
 const QUIET = 400; // ms without another one, after which the past has come
@@ -62,25 +64,75 @@ async function past(run: string, controller: AbortController): Promise<void> {
 
 export const checkpoints = () => events.value.filter(({ kind }) => kind === "checkpoint").map(({ data }) => Number(data["step"]));
 
+/** Events and lines of logs as one list, newest first. */
 export function Events({ run }: { run: string }) {
   useEffect(() => follow(run), [run]);
-  const listed = events.value.filter(({ kind }) => kind !== "step" && kind !== "progress").reverse();
+  const log = useLog(run);
+  const [process, level, text] = ["process", "level", "find"].map((name) => query.value.get(name) ?? "");
+  const told = process === "" || process === "events" ? events.value.filter(({ kind }) => kind !== "step" && kind !== "progress") : [];
+  const fits = (...words: string[]) => !text || words.some((word) => word.toLowerCase().includes(text.toLowerCase()));
+  const isLoud = level === "warning" || level === "error";
+  const rows = [
+    ...told.filter((event) => (!isLoud || isBad(event)) && fits(event.kind, said(event))).map((event) => ({ key: event.id, time: event.time, row: <Told key={event.id} event={event} /> })),
+    ...log.lines.filter((line) => fits(line.process, line.text)).map((line) => ({ key: line.id, time: line.time, row: <Written key={`${line.id} ${line.process}`} line={line} /> })),
+  ].sort((a, b) => b.time - a.time);
   return (
     <>
-      <Problem error={error.value} />
-      {!listed.length && <p class="quiet empty">No event is kept.</p>}
-      <ol class="events">
-        {listed.map((event) => (
-          <li key={event.id} class={isBad(event) ? "bad" : undefined}>
-            <time dateTime={new Date(event.time * 1000).toISOString()} title={moment(event.time)}>{clock(event.time)}</time>
-            <span class="kind">{event.kind}</span>
-            <span>{event.kind === "tracker" ? <Carried data={event.data} /> : said(event)}</span>
-          </li>
-        ))}
-      </ol>
+      <Filters of={[["", "all"], ["events", "events"], ...choices(log.processes)]} />
+      <Problem error={error.value ?? log.error} />
+      {!rows.length && <p class="quiet empty">No event or line is kept, or none fits.</p>}
+      <ol class="events">{rows.map(({ row }) => row)}</ol>
     </>
   );
 }
+
+function Filters({ of }: { of: [string, string][] }) {
+  return (
+    <div class="toolbar">
+      <Choice name="process" label="Of" options={of} />
+      <Choice name="level" label="Level" options={[["", "all"], ["info", "info"], ["warning", "warning"], ["error", "error"]]} />
+      <SearchField name="find" label="Find in what is shown" placeholder="Find" />
+    </div>
+  );
+}
+
+/** What the gateway and the reward service logged, and learners and workers without a run. */
+export function InstallationLog() {
+  const log = useLog(null);
+  const text = (query.value.get("find") ?? "").toLowerCase();
+  const fitting = log.lines.filter((line) => `${line.process} ${line.text}`.toLowerCase().includes(text)).reverse();
+  return (
+    <section class="below" aria-label="Log of the installation">
+      <h2>Log of the installation <span class="quiet">the lines of a run stand in its events and logs</span></h2>
+      <Filters of={[["", "all"], ...choices(log.processes)]} />
+      <Problem error={log.error} />
+      {!fitting.length && <p class="quiet">No line is kept, or none fits.</p>}
+      <ol class="events">{fitting.map((line) => <Written key={line.id} line={line} />)}</ol>
+    </section>
+  );
+}
+
+function Told({ event }: { event: Event }) {
+  return (
+    <li class={isBad(event) ? "event bad" : "event"}>
+      <Time at={event.time} />
+      <span class="kind">{event.kind}</span>
+      <span>{event.kind === "tracker" ? <Carried data={event.data} /> : said(event)}</span>
+    </li>
+  );
+}
+
+export function Written({ line }: { line: Line }) {
+  return (
+    <li class={line.level}>
+      <Time at={line.time} />
+      <span class="kind" title={`${line.process} on ${line.host}`}>{line.process}</span>
+      <span class="text">{line.text}</span>
+    </li>
+  );
+}
+
+const Time = ({ at }: { at: number }) => <time dateTime={new Date(at * 1000).toISOString()} title={moment(at)}>{clock(at)}</time>;
 
 const isBad = ({ kind, data }: Event) => kind === "warning" || data["state"] === "failed";
 

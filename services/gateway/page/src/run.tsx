@@ -88,7 +88,7 @@ function Shown({ record, again }: { record: RunRecord; again: () => void }) {
       <Warnings run={record} />
       <nav class="tabs" aria-label="Parts of the run">
         {TABS.filter((name) => label(name)).map((name) => (
-          <a key={name} href={runPath(record.id, name)} aria-current={name === tab ? "page" : undefined}>{name}</a>
+          <a key={name} href={runPath(record.id, name)} aria-current={name === tab ? "page" : undefined}>{name === "events" ? "events and logs" : name}</a>
         ))}
         {record.step > 0 && <a href={`/v1/runs/${record.id}/report`} target="_blank" rel="noopener">report ↗</a>}
       </nav>

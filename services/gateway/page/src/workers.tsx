@@ -2,6 +2,7 @@
 
 import { signal } from "@preact/signals";
 import { get } from "./api";
+import { InstallationLog } from "./events";
 import { ago, bytes, duration, number, percent } from "./format";
 import { type Worker, on } from "./live";
 import { Problem, State, useLoaded } from "./parts";
@@ -16,6 +17,7 @@ export function Workers() {
     <main id="main">
       <header class="bar"><h1 tabIndex={-1}>Workers</h1></header>
       <WorkerTable />
+      <InstallationLog />
     </main>
   );
 }

@@ -8,15 +8,10 @@ import asyncio
 import logging
 import threading
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
-
-from redis.exceptions import RedisError
+from typing import Self
 
 from services.runtime.log_lines import LogLines
 from services.settings import Settings
-
-if TYPE_CHECKING:
-    from services.store import Store
 
 GATHER_SECONDS = 0.5
 AWAY_SECONDS = 5.0
@@ -58,6 +53,12 @@ class ShippedLogs:
         self._thread.join(LAST_SECONDS)
 
     def _send_all(self) -> None:
+        self.lines.arrived.wait()
+        # Imported with the first line: the supervisor of the ranks starts without the store.
+        from redis.exceptions import RedisError
+
+        from services.store import Store
+
         with asyncio.Runner() as runner:
             store: Store | None = None
             while True:
@@ -66,7 +67,7 @@ class ShippedLogs:
                 lines = self.lines.take()
                 try:
                     if lines:
-                        store = store or _connected(self._url)
+                        store = store or Store.from_url(self._url)
                         runner.run(store.process_logs.add(lines, self._pool))
                 except (RedisError, OSError):
                     self.lines.put_back(lines)
@@ -76,10 +77,3 @@ class ShippedLogs:
                     break
             if store is not None:
                 runner.run(store.close())
-
-
-def _connected(url: str) -> "Store":
-    # Imported late: the supervisor of the ranks starts without the store.
-    from services.store import Store
-
-    return Store.from_url(url)
