@@ -1,7 +1,7 @@
 """Sends what a process logs to Redis, where the gateway reads it, on whatever host the process is.
 
 A thread sends the lines of half a second at once. While Redis is away, the newest lines wait in
-memory. Logging never waits for Redis and never fails because of it: stderr has every line.
+memory. Logging never waits for Redis, nor fails with Redis: stderr has every line.
 """
 
 import asyncio

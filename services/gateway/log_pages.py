@@ -19,7 +19,7 @@ Wanted = Callable[[LogLine], bool]
 
 @dataclass(frozen=True)
 class Source:
-    """A stream, or the part of it between two ids, both without the lines of these ids."""
+    """A stream, or the part between two of its ids, without both."""
 
     run: str | None
     first: str = "0"

@@ -1,7 +1,7 @@
 """Takes the reward service's log to the other logs.
 
 The service reads what policies wrote, so it has no access to Redis: the gateway asks it every few
-seconds. Of several gateways, the one that holds a lease asks.
+seconds. If there are several gateways, the one that holds a lease asks.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Keeps the newest lines that a process has logged, for those who read them elsewhere.
+"""Keeps the newest lines that a process has logged, for readers elsewhere.
 
 A line is a message with its details; secrets are masked before it is kept. When lines come faster
 than they are taken, the oldest go, and a line says how many.

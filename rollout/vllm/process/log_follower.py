@@ -14,7 +14,7 @@ OUTPUT.propagate = False
 OUTPUT.setLevel(logging.DEBUG)
 EVERY_SECONDS = 1.0
 AT_ONCE = 1 << 18
-"""Bytes that are read at once. Of more, the newest are read."""
+"""Bytes that are read at once. If there are more, only the newest are read."""
 
 
 def pass_on_to(lines: LogLines) -> None:

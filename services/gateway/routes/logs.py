@@ -66,8 +66,8 @@ async def of_run(
     limit: Limit = 200,
     cursor: Cursor = None,
 ) -> LogPage:
-    """What the learner's ranks, the rollout workers and their vLLM logged while they worked on the
-    run, with the lines of the gateways and the reward service from that time. The newest 5,000
+    """List what the learner's ranks, the rollout workers and their vLLM logged while they worked on
+    the run, with the lines of the gateways and the reward service from that time. The newest 5,000
     lines of a run are kept, about, for a week after its last line. Arrival orders lines."""
     sources = sources_of(record)
     return await _page(deps, sources, process, level, newest, limit, cursor)
@@ -82,8 +82,8 @@ async def of_installation(
     limit: Limit = 200,
     cursor: Cursor = None,
 ) -> LogPage:
-    """What the gateways and the reward service logged, and learners and workers while their pool
-    had no run. The newest 10,000 lines are kept, about."""
+    """List what the gateways and the reward service logged, and what learners and workers logged
+    while their pool had no run. The newest 10,000 lines are kept, about."""
     return await _page(deps, sources_of(None), process, level, newest, limit, cursor)
 
 
