@@ -326,8 +326,8 @@ def run_logs_list(
     limit: int | None = None,
     cursor: str | None = None,
 ) -> Request[LogPage]:
-    """Read the log of a run. What the learner's ranks, the rollout workers and their vLLM logged while they worked on the
-    run, with the lines of the gateways and the reward service from that time. The newest 5,000
+    """Read the log of a run. List what the learner's ranks, the rollout workers and their vLLM logged while they worked on
+    the run, with warnings of the gateways and the reward service from that time. The newest 5,000
     lines of a run are kept, about, for a week after its last line. Arrival orders lines."""
     return Request(
         "GET",
@@ -352,8 +352,8 @@ def logs_list(
     limit: int | None = None,
     cursor: str | None = None,
 ) -> Request[LogPage]:
-    """Read the log of the installation. What the gateways and the reward service logged, and learners and workers while their pool
-    had no run. The newest 10,000 lines are kept, about."""
+    """Read the log of the installation. List what the gateways and the reward service logged, and what learners and workers logged
+    while their pool had no run. The newest 10,000 lines are kept, about."""
     return Request(
         "GET",
         "/v1/logs",

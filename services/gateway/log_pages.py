@@ -1,5 +1,5 @@
-"""Pages of logs: of a run, with the lines of the gateways and the reward service during it, or of
-the installation. Both streams have ids by the same clock, so one id is a place in both."""
+"""Pages of logs: of a run, with the warnings of the gateways and the reward service during it, or
+of the installation. Both streams have ids by the same clock, so one id is a place in both."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,9 +8,9 @@ from services.contracts.logs import LEVELS, Level, LogLine, is_of
 from services.contracts.records import RunRecord
 from services.store import Store
 
-PIECE = 1000
+PIECE = 500
 SHARED = ("gateway", "reward")
-"""Processes that serve all runs."""
+"""Processes that serve all runs. Their warnings and errors may concern any run."""
 AFTERWARDS = 10.0
 """Seconds after a run's end whose lines of shared processes still belong to it."""
 
@@ -30,8 +30,9 @@ class Source:
         """Whether a line of the stream belongs to this part."""
         if not self.shared_only:
             return True
+        is_loud = line.level in ("warning", "error")
         is_before_end = self.last == "+" or order(line.id) < order(self.last)
-        return is_before_end and any(is_of(line.process, kind) for kind in SHARED)
+        return is_loud and is_before_end and any(is_of(line.process, kind) for kind in SHARED)
 
 
 def sources_of(run: RunRecord | None) -> list[Source]:

@@ -15,8 +15,8 @@ _VARIABLE = re.compile(r"(?i)(?:token|password|secret|key|keys)$")
 
 
 def masked(text: str, secrets: Iterable[str] = ()) -> str:
-    """Return `text` with `***` for each of `secrets`, and for values that are named as secrets: in a
-    URL, behind `password=`, `Bearer` and the like."""
+    """Return `text` with `***` for each of `secrets`, and for what follows the name of a secret,
+    such as `password=` and `Bearer`, or stands before the `@` of a URL."""
     for secret in secrets:
         text = text.replace(secret, "***")
     return _NAMED.sub(r"\g<name>***", text)

@@ -7,6 +7,7 @@ from playwright.sync_api import BrowserContext, Dialog, Page, Route, expect
 from services.contracts.chains import ChainRecord, ChainStep
 from services.contracts.devices import GPUDevice, GPULoad
 from services.contracts.evaluation import EvaluationRecord
+from services.contracts.logs import WrittenLine
 from services.contracts.records import WorkerRecord
 from services.evaluations import folder_of, part_path, write_part, write_result
 from tests.browser.conftest import Act
@@ -302,3 +303,42 @@ def test_events_and_workers_read_as_sentences_with_units(page: Page, act: Act) -
     row = page.get_by_role("row", name="two")
     expect(row).to_contain_text("2 × H100122 of 160 GiB90 %")
     expect(page.get_by_text("the canary differs")).to_be_visible()
+
+
+def test_the_log_of_a_failed_run_shows_the_last_words_of_each_process_and_comes_live(
+    page: Page, act: Act
+) -> None:
+    def line(text: str, process: str, level: str = "info", time: float = 0) -> WrittenLine:
+        at = NOW - 6000 + time
+        fields = {"time": at, "process": process, "host": "node7", "level": level, "text": text}
+        return WrittenLine.model_validate(fields | {"run": "fa11ed00"})
+
+    hostile = "<img src=x onerror=alert(1)>\nCUDA out of memory"
+
+    async def log(seeds: Seeds) -> None:
+        lines = [
+            line("run starts", "learner/0"),
+            line("Loading weights", "vllm/gpu-1", time=1),
+            line(hostile, "vllm/gpu-1", "error", time=2),
+            line("vLLM ended with SIGKILL", "rollout/gpu-1", "error", time=3),
+        ]
+        await seeds.store.process_logs.add(lines)
+
+    act(log)
+    page.goto("/runs/fa11ed00")
+    page.get_by_role("link", name="events and logs").click()
+    rows = page.locator(".events li")
+    expect(rows.filter(has_text="CUDA out of memory")).to_have_text(re.compile("<img src=x"))
+    assert page.locator(".events img").count() == 0
+
+    page.get_by_label("Process").select_option("vllm")
+    expect(rows).to_have_count(2)
+    page.get_by_label("Level").select_option("error")
+    expect(rows).to_have_count(1)
+    page.reload()
+    expect(rows).to_have_count(1)
+    page.get_by_label("Level").select_option("")
+    act(lambda seeds: seeds.store.process_logs.add([line("last words", "vllm/gpu-1", time=9)]))
+    expect(rows.first).to_contain_text("last words")
+    page.get_by_role("searchbox", name="Find in what is shown").fill("loading")
+    expect(rows).to_have_count(1)

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from rollout.vllm.process.logs import leveled
+from rollout.vllm.process.logs import is_routine, leveled
 from services.runtime.log_lines import LogLines
 
 OUTPUT = logging.getLogger("headrace.vllm-output")
@@ -32,7 +32,7 @@ async def follow(path: Path, process: str, has_ended: Callable[[], bool]) -> Non
         for raw in text.split("\n"):
             # Progress bars write over their line.
             line = raw.rsplit("\r", 1)[-1].rstrip()
-            if line:
+            if line and not is_routine(line):
                 level, shown = leveled(line, level)
                 OUTPUT.log(level, "%s", shown, extra={"source": process})
         if is_last:

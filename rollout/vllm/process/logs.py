@@ -41,6 +41,7 @@ _USAGE = re.compile(
     # The text that C++ writes before it aborts a process.
     r"|^terminate called after |^(?:free|malloc)\(\): |^double free "
 )
+_ROUTINE = re.compile(r"Route: /\S+, Methods: |setting pause state to |INFO +Available routes")
 _CAUSE = re.compile(r"\b\w*(?:Error|Exception|Killed|Failed)\b|\berror\b")
 
 
@@ -90,6 +91,11 @@ def root_cause(log: str) -> str:
             waits = False
         code = line.strip() if line.startswith("    ") else code
     return shown(causes[True] or causes[False])
+
+
+def is_routine(line: str) -> bool:
+    """Whether a line tells nobody anything: the routes at a start, and the pauses of each update."""
+    return _ROUTINE.search(line) is not None
 
 
 def leveled(line: str, before: int) -> tuple[int, str]:

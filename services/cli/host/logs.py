@@ -42,10 +42,10 @@ def logs(
 ) -> None:
     """Show the end of a run's log, or of a process' log file.
 
-    A run's log has the lines of its learner, its workers and their vLLM on all hosts, and those of
-    the gateway and the reward service from that time. A process on this machine has a file with all
-    that it printed. Without a name, list the files; without files, or with --process, show the log
-    of the installation.
+    A run's log has the lines of its learner, its workers and their vLLM on all hosts, and the
+    warnings of the gateway and the reward service from that time. A process on this machine has a
+    file with all that it printed. Without a name, list the files; without files, or with --process,
+    show the log of the installation.
 
     Example:
     headrace logs RUN --follow

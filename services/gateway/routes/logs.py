@@ -67,7 +67,7 @@ async def of_run(
     cursor: Cursor = None,
 ) -> LogPage:
     """List what the learner's ranks, the rollout workers and their vLLM logged while they worked on
-    the run, with the lines of the gateways and the reward service from that time. The newest 5,000
+    the run, with warnings of the gateways and the reward service from that time. The newest 5,000
     lines of a run are kept, about, for a week after its last line. Arrival orders lines."""
     sources = sources_of(record)
     return await _page(deps, sources, process, level, newest, limit, cursor)

@@ -106,8 +106,10 @@ async def test_pages_of_several_streams_have_each_line_once(
         shared = number % 3 == 0
         process = "reward/node7" if shared else f"learner/{number % 2}"
         run = None if shared else "r1"
-        await store.process_logs.add([line(str(number), process, run)])
-    await store.process_logs.add([line("of no run", "learner")])
+        level = "warning" if shared else "info"
+        await store.process_logs.add([line(str(number), process, run, level=level)])
+    for process, level in (("learner", "error"), ("gateway/node7", "info")):
+        await store.process_logs.add([line("of other things", process, level=level)])
     sources = [Source("r1"), Source(None, shared_only=True)]
 
     pages, place = [], "0-0"

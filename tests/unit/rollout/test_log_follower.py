@@ -28,6 +28,7 @@ async def test_lines_come_with_their_level_until_the_last_words(
     log.write_text(
         "INFO 11-28 10:00:00 [api_server.py:1] Starting\n"
         "Loading:  50%\rLoading: 100%\n\n"
+        "INFO 11-28 10:00:00 [launcher.py:47] Route: /v1/models, Methods: GET\n"
         "(EngineCore pid=7) ERROR 11-28 10:00:01 [core.py:9] CUDA out of memory\n"
         "  more about it\nhalf a "
     )

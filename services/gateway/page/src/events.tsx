@@ -89,7 +89,7 @@ export function Events({ run }: { run: string }) {
 function Filters({ of }: { of: [string, string][] }) {
   return (
     <div class="toolbar">
-      <Choice name="process" label="Of" options={of} />
+      <Choice name="process" label="Process" options={of} />
       <Choice name="level" label="Level" options={[["", "all"], ["info", "info"], ["warning", "warning"], ["error", "error"]]} />
       <SearchField name="find" label="Find in what is shown" placeholder="Find" />
     </div>
@@ -100,10 +100,10 @@ function Filters({ of }: { of: [string, string][] }) {
 export function InstallationLog() {
   const log = useLog(null);
   const text = (query.value.get("find") ?? "").toLowerCase();
-  const fitting = log.lines.filter((line) => `${line.process} ${line.text}`.toLowerCase().includes(text)).reverse();
+  const fitting = log.lines.filter((line) => `${line.process} ${line.text}`.toLowerCase().includes(text)).sort((a, b) => b.time - a.time);
   return (
     <section class="below" aria-label="Log of the installation">
-      <h2>Log of the installation <span class="quiet">the lines of a run stand in its events and logs</span></h2>
+      <h2>Log of the installation <span class="quiet">what a run's processes log stands in its tab "events and logs"</span></h2>
       <Filters of={[["", "all"], ...choices(log.processes)]} />
       <Problem error={log.error} />
       {!fitting.length && <p class="quiet">No line is kept, or none fits.</p>}

@@ -9,7 +9,7 @@ export type Line = Schemas["LogLine"];
 type Page = Schemas["LogPage"];
 
 const KEPT = 2000;
-const FIRST = 500;
+const FIRST = 300;
 const POLL = 2000; // ms
 
 const lines = signal<Line[]>([]);

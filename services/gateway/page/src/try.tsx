@@ -3,6 +3,7 @@
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { get, mayChange, refusalOf, words } from "./api";
+import { on } from "./live";
 import { Problem, useLoaded } from "./parts";
 import { ask, query } from "./router";
 import { known } from "./store";
@@ -29,6 +30,9 @@ export function Try() {
 
 function TryPolicy() {
   const { data, error, again } = useLoaded((signal) => get("/v1/models", { signal }), "models");
+  const hasNone = !!data && !(data as { data?: unknown[] }).data?.length;
+  // A worker that begins to serve is told by the stream.
+  useEffect(() => (hasNone ? on("workers", again) : undefined), [hasNone]);
   const models = ((data as { data?: { id: string }[] } | null)?.data ?? []).map(({ id }) => id);
   const first = query.value.get("model") ?? models[0] ?? "";
   const second = query.value.get("against") ?? "";
@@ -57,9 +61,8 @@ function TryPolicy() {
         {choice("against", "Beside it", second, "none")}
         <label class="choice"><span class="quiet">Temperature</span><input type="number" step="0.1" min="0" placeholder="as trained" value={options.temperature} onChange={(event) => ask({ temperature: event.currentTarget.value || null })} /></label>
         <label class="choice"><span class="quiet">Tokens</span><input type="number" min="1" placeholder="as trained" value={options.max_tokens} onChange={(event) => ask({ max_tokens: event.currentTarget.value || null })} /></label>
-        <button onClick={again}>Look for runs again</button>
       </div>
-      {data && !models.length && <p class="quiet empty">No worker serves a run now. A run that trains is listed here; <code>headrace chat RUN</code> loads one that is over.</p>}
+      {data && !models.length && <p class="quiet empty">No worker serves a run now. A run that trains is listed here as soon as its worker is ready; <code>headrace chat RUN</code> loads one that is over.</p>}
       <div class={second ? "talks two" : "talks"}>
         {[first, second].filter(Boolean).map((model) => <Talk key={model} model={model} turn={turns.value} options={options} />)}
       </div>
@@ -99,7 +102,7 @@ function Talk({ model, turn, options }: { model: string; turn: { prompt: string;
     <section class="card" aria-label={`Talk with ${model}`} aria-busy={answering.value}>
       <div class="line"><h2>{name ?? model}</h2><span class="quiet">{version.value || (name && model)}</span>{messages.value.length > 0 && <button class="link" onClick={() => (messages.value = [])}>Begin anew</button>}</div>
       <ol aria-live="polite">
-        {messages.value.map((message, i) => <li key={i} class={message.role}><span class="quiet">{message.role}</span><pre>{message.content}</pre></li>)}
+        {messages.value.map((message, i) => <li key={i} class={message.role}><span class="quiet">{message.role}</span>{message.content || (answering.value && i === messages.value.length - 1) ? <pre>{message.content}</pre> : <p class="quiet">an empty answer</p>}</li>)}
       </ol>
       {!messages.value.length && !error.value && <p class="quiet">Nothing is said yet. These calls are not trained on.</p>}
       {answering.value && messages.value.at(-1)?.role === "user" && <p class="quiet">waits for the first token…</p>}
