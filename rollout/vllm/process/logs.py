@@ -94,7 +94,7 @@ def root_cause(log: str) -> str:
 
 
 def is_routine(line: str) -> bool:
-    """Whether a line tells nobody anything: the routes at a start, and the pauses of each update."""
+    """Whether a line tells nobody anything: routes at a start, and the pauses of each update."""
     return _ROUTINE.search(line) is not None
 
 
