@@ -18,7 +18,7 @@ Wanted = Callable[[LogLine], bool]
 
 
 @dataclass(frozen=True)
-class Source:
+class LogSource:
     """A stream, or the part between two of its ids, without both."""
 
     run: str | None
@@ -35,13 +35,13 @@ class Source:
         return is_loud and is_before_end and any(is_of(line.process, kind) for kind in SHARED)
 
 
-def sources_of(run: RunRecord | None) -> list[Source]:
+def sources_of(run: RunRecord | None) -> list[LogSource]:
     """Return the streams of a run's log, or of the installation's."""
     if run is None:
-        return [Source(None)]
+        return [LogSource(None)]
     end = f"{int((run.finished + AFTERWARDS) * 1000)}-0" if run.finished else "+"
     begin = f"{int((run.started or run.created) * 1000)}-0"
-    return [Source(run.id), Source(None, begin, end, shared_only=True)]
+    return [LogSource(run.id), LogSource(None, begin, end, shared_only=True)]
 
 
 def wanted_by(process: str | None, level: Level) -> Wanted:
@@ -51,7 +51,7 @@ def wanted_by(process: str | None, level: Level) -> Wanted:
 
 
 async def lines_after(
-    store: Store, sources: Sequence[Source], wanted: Wanted, id: str, limit: int
+    store: Store, sources: Sequence[LogSource], wanted: Wanted, id: str, limit: int
 ) -> tuple[list[LogLine], bool]:
     """Return up to about `limit` lines behind the line `id`, oldest first, and whether there are
     more. Lines with one id are never divided."""
@@ -75,7 +75,7 @@ async def lines_after(
 
 
 async def newest_lines(
-    store: Store, sources: Sequence[Source], wanted: Wanted, count: int
+    store: Store, sources: Sequence[LogSource], wanted: Wanted, count: int
 ) -> list[LogLine]:
     """Return the newest `count` lines, oldest first."""
     lines: list[LogLine] = []

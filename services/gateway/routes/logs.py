@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from services.contracts.logs import Level, LogLine
 from services.gateway.dependencies import RUN_PROBLEMS, Dependencies, Deps, RunDep
 from services.gateway.log_pages import (
-    Source,
+    LogSource,
     lines_after,
     newest_lines,
     order,
@@ -89,7 +89,7 @@ async def of_installation(
 
 async def _page(
     deps: Dependencies,
-    sources: Sequence[Source],
+    sources: Sequence[LogSource],
     process: str | None,
     level: Level,
     newest: int | None,

@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from reward.recent_logs import RecentLogs
 from services.contracts.logs import LogLine, WrittenLine
 from services.gateway.app import create_app
-from services.gateway.log_pages import Source, lines_after, newest_lines, wanted_by
+from services.gateway.log_pages import LogSource, lines_after, newest_lines, wanted_by
 from services.gateway.reward_logs import take_once
 from services.gateway.settings import GatewaySettings
 from services.log_shipping import ShippedLogs
@@ -110,7 +110,7 @@ async def test_pages_of_several_streams_have_each_line_once(
         await store.process_logs.add([line(str(number), process, run, level=level)])
     for process, level in (("learner", "error"), ("gateway/node7", "info")):
         await store.process_logs.add([line("of other things", process, level=level)])
-    sources = [Source("r1"), Source(None, shared_only=True)]
+    sources = [LogSource("r1"), LogSource(None, shared_only=True)]
 
     pages, place = [], "0-0"
     while True:
