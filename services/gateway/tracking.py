@@ -44,6 +44,23 @@ FIRST_WAIT, LONGEST_WAIT = 5.0, 600.0
 """Seconds until a tracker that failed is tried again. They double."""
 MOST = 16
 """Trackers that are carried at once. Others wait for their turn."""
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+ENVIRONMENT = (
+    *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"),
+    *("PYTHONPATH", "PYTHONSAFEPATH", "LD_LIBRARY_PATH"),
+    *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+    *PROXIES,
+    *map(str.upper, PROXIES),
+)
+"""Variables of the gateway that the process of each tracker gets. Others may hold secrets."""
+OWN_VARIABLES = {
+    "tensorboard": (),
+    "wandb": ("WANDB_", "NETRC"),
+    "mlflow": ("MLFLOW_", "DATABRICKS_"),
+    "trackio": ("TRACKIO_", "HF_"),
+}
+"""How the names of the further variables begin that each tracker's process gets."""
 
 
 def refused_trackers(
@@ -172,8 +189,7 @@ class TrackerCarriers:
             stdout=asyncio.subprocess.PIPE,
             # Libraries may print keys and addresses.
             stderr=asyncio.subprocess.DEVNULL,
-            # Compose sets variables that nobody gave a value to the empty text.
-            env=homes(self._root) | {name: value for name, value in os.environ.items() if value},
+            env=homes(self._root) | environment_of(tracker, os.environ),
         )
         try:
             return await self._follow(child, job)
@@ -216,6 +232,17 @@ def chosen(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     were trackers names none."""
     tracking = config.get("tracking") or {}
     return {name: options for name, options in tracking.items() if options is not None}
+
+
+def environment_of(tracker: str, inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that a tracker's process inherits: neither the gateway's own settings
+    nor the keys of another tracker."""
+    return {
+        name: value
+        for name, value in inherited.items()
+        # Compose sets variables that nobody gave a value to the empty text.
+        if value and (name in ENVIRONMENT or name.startswith(OWN_VARIABLES[tracker]))
+    }
 
 
 def homes(folder: Path) -> dict[str, str]:

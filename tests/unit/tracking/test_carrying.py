@@ -13,11 +13,11 @@ from pydantic import ValidationError
 
 from services.contracts.config import ConfigError, parse_config
 from services.gateway.settings import GatewaySettings
-from services.gateway.tracking import chosen, refused_trackers
+from services.gateway.tracking import OWN_VARIABLES, chosen, environment_of, refused_trackers
 from services.tracking import __main__ as module
 from services.tracking.__main__ import Lines, carry, new_rows, without_secrets
 from services.tracking.job import TrackingJob
-from services.tracking.trackers import Carried, flat, numbers
+from services.tracking.trackers import PACKAGES, Carried, flat, numbers
 from services.volume.metric_lines import MetricLines
 
 RAW: dict[str, Any] = {
@@ -208,3 +208,15 @@ def test_a_config_names_trackers_and_no_places_or_keys() -> None:
     for wrong in ({"folder": "/etc"}, {"wandb": {"api_key": "k"}}, {"wandb": {"project": "a/b"}}):
         with pytest.raises(ConfigError):
             parse_config(RAW | {"tracking": wrong})
+
+
+def test_the_process_of_a_tracker_inherits_its_own_variables_and_no_secret_of_others() -> None:
+    common = {"PATH": "/bin", "HOME": "/root", "https_proxy": "p:1", "SSL_CERT_FILE": "/ca.pem"}
+    own = {"wandb": "WANDB_API_KEY", "mlflow": "MLFLOW_TRACKING_URI", "trackio": "HF_TOKEN"}
+    secrets = {"HEADRACE_REDIS_URL": "redis://:pw@r", "HEADRACE_API_KEY": "k", "AWS_X": "k"}
+    gateway = common | dict.fromkeys(own.values(), "k") | secrets | {"WANDB_BASE_URL": ""}
+
+    assert OWN_VARIABLES.keys() == PACKAGES.keys()
+    for tracker in PACKAGES:
+        mine = {own[tracker]: "k"} if tracker in own else {}
+        assert environment_of(tracker, gateway) == common | mine
