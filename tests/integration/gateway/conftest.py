@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from services.recovery.lost_writes import require_complete
 from services.store import Store
 from tests import forked_cli
 from tests.integration.gateway.servers import (
@@ -20,6 +21,9 @@ from tests.integration.gateway.servers import (
     RedisServer,
     upload,
 )
+
+_SHARED: list[tuple[GatewayProcess, RedisServer]] = []
+"""The gateway and the Redis of the fixtures `gateway` and `redis_server`, while they run."""
 
 
 @pytest.fixture(scope="package")
@@ -35,8 +39,23 @@ def gateway(
     tmp_path_factory: pytest.TempPathFactory, redis_server: RedisServer
 ) -> Iterator[GatewayProcess]:
     process = GatewayProcess(tmp_path_factory.mktemp("gateway") / "data", redis_server.url)
+    _SHARED.append((process, redis_server))
     yield process
+    _SHARED.clear()
     process.stop()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def another_gateway_would_start() -> Iterator[None]:
+    """Check that each module leaves the records whose copies are in the shared data folder: a
+    gateway that starts there ends if Redis has lost one, in a test of another module."""
+    yield
+    for process, redis_server in _SHARED:
+
+        async def check(store: Store, data: Path = process.data) -> None:
+            await require_complete(store, data, str(data))
+
+        _with_store(redis_server, check)
 
 
 @pytest.fixture
@@ -48,15 +67,18 @@ def api(gateway: GatewayProcess) -> Iterator[httpx.Client]:
 @pytest.fixture
 def in_store(redis_server: RedisServer) -> InStore:
     """Runs an action on the store, as another process would."""
+    return lambda action: _with_store(redis_server, action)
 
-    async def run(action: Callable[[Store], Awaitable[object]]) -> None:
+
+def _with_store(redis_server: RedisServer, action: Callable[[Store], Awaitable[object]]) -> None:
+    async def run() -> None:
         store = Store.from_url(redis_server.url)
         try:
             await action(store)
         finally:
             await store.close()
 
-    return lambda action: asyncio.run(run(action))
+    asyncio.run(run())
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import pytest
 from redis import Redis
 
 from services.contracts.chains import ChainRecord
+from services.recovery.record_copies import forget_dataset
 from services.store import Store
 from services.store.keys import CHAINS, OPEN_CHAINS, RUNS, pool_key
 from tests.integration.gateway.servers import (
@@ -296,7 +297,7 @@ def test_a_dry_run_of_a_chain_says_what_each_step_needs_and_queues_nothing(
 
 
 def test_a_chain_ends_where_its_next_step_cannot_be_submitted(
-    api: httpx.Client, chain: Any, ends: Any, in_store: InStore
+    api: httpx.Client, chain: Any, ends: Any, in_store: InStore, gateway: GatewayProcess
 ) -> None:
     upload(api, "gone", b'{"question": "1+1", "answer": "2"}\n' * 40)
     rl = {**RL, "config": {**RL["config"], "data": {"dataset": "gone"}}}
@@ -305,6 +306,7 @@ def test_a_chain_ends_where_its_next_step_cannot_be_submitted(
     async def lose(store: Store) -> None:
         dataset = await store.datasets.find("gone")
         assert dataset is not None
+        forget_dataset(gateway.data, dataset.id)
         await store.datasets.delete(dataset.id)
 
     in_store(lose)

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,15 @@ def a_run(id: str, created: float = 1.0, **fields: Any) -> RunRecord:
         "config": {"model": {"path": "m/tiny"}, "data": {"dataset": "sums"}},
     }
     return RunRecord(id=id, created=created, **record | fields)
+
+
+@pytest.fixture(scope="module")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A Redis of these tests alone: they empty it, and stop it."""
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server
+    server.stop()
 
 
 @pytest.fixture
