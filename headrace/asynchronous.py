@@ -206,6 +206,16 @@ class AsyncRun:
         self.record = RunRecord.model_validate(answer.model_dump())
         return self
 
+    async def pause(self) -> "AsyncRun":
+        """Let the run stand still after its present step, until `resume`."""
+        self.record = await self._client.send(operations.runs_pause(run=self.id))
+        return self
+
+    async def resume(self) -> "AsyncRun":
+        """Let the paused run go on, as the same run."""
+        self.record = await self._client.send(operations.runs_resume(run=self.id))
+        return self
+
     async def update(self, **fields: Any) -> "AsyncRun":
         """Change the run: name, tags, notes, priority, max_steps, max_staleness,
         evaluation_every, checkpoint_every, lr."""

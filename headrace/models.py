@@ -140,6 +140,8 @@ class CancelledRun(Model):
     """What it does now, in words."""
     reason: str = ""
     """Why it is in this state, in words."""
+    paused_by: str = ""
+    """Name of the key that asked for its pause. Its learner pauses after its present step. Empty: nobody has."""
     tags: list[str] = []
     """Words to find it by."""
     notes: str = ""
@@ -1629,6 +1631,8 @@ class RunEvent(Model):
         "warning",
         "checkpoint",
         "edit",
+        "paused",
+        "resumed",
         "tracker",
     ]
     """What happened."""
@@ -1733,6 +1737,8 @@ class RunRecord(Model):
     """What it does now, in words."""
     reason: str = ""
     """Why it is in this state, in words."""
+    paused_by: str = ""
+    """Name of the key that asked for its pause. Its learner pauses after its present step. Empty: nobody has."""
     tags: list[str] = []
     """Words to find it by."""
     notes: str = ""
@@ -1860,6 +1866,8 @@ class RunSummary(Model):
     """What it does now, in words."""
     reason: str = ""
     """Why it is in this state, in words."""
+    paused_by: str = ""
+    """Name of the key that asked for its pause. Its learner pauses after its present step. Empty: nobody has."""
     tags: list[str] = []
     """Words to find it by."""
     notes: str = ""

@@ -205,6 +205,16 @@ class Run:
         self.record = RunRecord.model_validate(answer.model_dump())
         return self
 
+    def pause(self) -> "Run":
+        """Let the run stand still after its present step, until `resume`."""
+        self.record = self._client.send(operations.runs_pause(run=self.id))
+        return self
+
+    def resume(self) -> "Run":
+        """Let the paused run go on, as the same run."""
+        self.record = self._client.send(operations.runs_resume(run=self.id))
+        return self
+
     def update(self, **fields: Any) -> "Run":
         """Change the run: name, tags, notes, priority, max_steps, max_staleness,
         evaluation_every, checkpoint_every, lr."""

@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import dataclass
+from typing import Literal
 
 from learner.distributed import Ranks
 from learner.store.run_store import RunStore
@@ -21,6 +22,6 @@ class RunEnvironment:
         return self.stop.is_set() or self.store.cancelled()
 
     @property
-    def early_end(self) -> str:
+    def early_end(self) -> Literal["cancel", "yield"]:
         """The kind of command that ends the run before its work is done. Raises Fenced."""
         return "cancel" if self.store.cancelled() else "yield"

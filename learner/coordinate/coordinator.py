@@ -196,8 +196,11 @@ class Coordinator(FirstRank):
     # --- the next batch -------------------------------------------------------------------------
 
     def _next_command(self) -> Command:
-        self._evaluations.follow()
         progress = self._state.progress
+        # The planner does not ask again before a batch that an earlier learner has planned.
+        if self._should_end() and progress.step < self._max_steps:
+            return Command(self._environment.early_end)
+        self._evaluations.follow()
         self._take_edits(progress.step + 1)
         if progress.step >= self._max_steps:
             return Command("finish")
@@ -251,7 +254,7 @@ class Coordinator(FirstRank):
         def interrupted() -> bool:
             nonlocal waits
             self._check()
-            if self._environment.should_end:
+            if self._should_end():
                 return True
             # Keep the GPU at the first call: the batch may be there already.
             if waits:
@@ -277,10 +280,19 @@ class Coordinator(FirstRank):
             self._check()
             self._gpu.leave()
             stop = self._environment.stop
-            if stop.wait(EVALUATION_POLL_SECONDS) or self._store.cancelled():
+            if stop.wait(EVALUATION_POLL_SECONDS) or self._should_end():
                 return False
             self._waiting.look("an evaluation")
         return True
+
+    def _while_paused(self) -> None:
+        """Let vLLM have the GPU, so that it finishes its groups and answers callers. The time of a
+        pause counts for no step."""
+        self._check()
+        self._gpu.leave()
+        self._evaluations.follow()
+        self._waiting.begin()
+        self._time = Stopwatch(*ACTIVITIES)
 
     def _check(self) -> None:
         self._publisher.check()

@@ -25,6 +25,9 @@ log = get_logger(__name__)
 P = ParamSpec("P")
 F = TypeVar("F", bound="FirstRank")
 
+PAUSE_SECONDS = 0.5
+"""Seconds between two looks of a paused run."""
+
 
 def on_rank_0(
     action: Callable[Concatenate[F, P], None],
@@ -88,6 +91,18 @@ class FirstRank(RunRank):
         """Finish the work that the run's end waits for. Returns the kind of command that ends the
         run."""
         return kind
+
+    def _should_end(self) -> bool:
+        """Wait while the run is paused on request. Return whether the run should end. Called
+        between two steps and during long waits. Raises CannotWrite, Fenced."""
+        while not (ends := self._environment.should_end) and self._store.heed_pause():
+            self._while_paused()
+            self._environment.stop.wait(PAUSE_SECONDS)
+        return ends
+
+    def _while_paused(self) -> None:
+        """Do what cannot wait for the end of a pause."""
+        self._writer.check()
 
     def close(self) -> None:
         """End the threads. They finish their current work, unless the disk cannot be written."""

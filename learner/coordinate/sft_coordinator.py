@@ -69,18 +69,21 @@ class SFTCoordinator(FirstRank):
 
     def next_command(self) -> Command:
         try:
-            self._writer.check()
+            return self._ending or self._next_command()
         except CannotWrite as error:
             return self._give_up(error)
-        if self._ending:
-            return self._ending
+
+    def _next_command(self) -> Command:
+        self._writer.check()
         if self._state.progress.step >= self._max_steps or self._stops_early():
             return Command("finish")
-        if self._environment.stop.is_set():
-            return Command("yield")
-        if self._store.cancelled():
-            return Command("cancel")
+        if self._should_end():
+            return Command(self._environment.early_end)
         return Command("train", self._state.progress.step + 1)
+
+    def _while_paused(self) -> None:
+        super()._while_paused()
+        self._speed.begin()
 
     def _stops_early(self) -> bool:
         return self._patience is not None and self._supervised.since_best >= self._patience

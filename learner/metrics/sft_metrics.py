@@ -86,6 +86,10 @@ class Speed:
         self._average = 0.0
         self._steps = 0
 
+    def begin(self) -> None:
+        """Let the next step begin now."""
+        self._last = time.monotonic()
+
     def metrics(self, rows: int, tokens: int, left: int) -> dict[str, float]:
         """Return the metrics of the step that ends now, with `left` steps to go. Return no metrics
         for a step without tokens."""

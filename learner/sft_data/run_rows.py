@@ -326,7 +326,7 @@ def _interruption(environment: RunEnvironment) -> Callable[[int, int], bool]:
         if environment.ranks.first and time.monotonic() - reported > REPORT_SECONDS:
             reported = time.monotonic()
             store.set_state("starting", f"rows are tokenised: {done:,} of {rows:,} of a dataset")
-        over, _ = store.call(store.runs.standing)
+        over, *_ = store.call(store.runs.standing)
         return environment.stop.is_set() or over
 
     return interrupted

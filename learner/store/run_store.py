@@ -21,6 +21,7 @@ from services.contracts.groups.payload import REFERENCE, bytes_outside
 from services.contracts.records import DatasetRecord, RunRecord, WorkerRecord
 from services.contracts.run_edits import RunEdit
 from services.contracts.weights import WeightManifest
+from services.contracts.wording import on_request
 from services.datasets import DatasetReader
 from services.models.path import checkpoint_of, run_named, run_with_step, step_named
 from services.recovery.record_copies import cut_commits
@@ -32,6 +33,7 @@ log = get_logger(__name__)
 
 WEIGHTS_LISTED = 64
 """Manifests kept in the run's stream. Workers only want the newest."""
+REQUEST = "request"
 PACE_STEPS = 10
 """Newest reports of steps that tell how long a step takes."""
 P = ParamSpec("P")
@@ -55,8 +57,14 @@ class RunStore:
         """Fencing token of the start that trains the run, the same on all ranks. 0 before the run
         is taken over."""
         self._state = "starting"
+        self._written: tuple[str, str] | None = None
+        """The state and the reason that this process wrote last."""
+        self.paused_by = record.paused_by
+        """Who wants the run to pause, as of the last `cancelled`. Empty: nobody."""
         self._paused: dict[str, str] = {}
-        """Reasons of the current pauses, by what is full: the disk, or Redis."""
+        """Reasons of the current pauses, by cause: a full disk or Redis, or a request."""
+        if self.paused_by:
+            self._paused[REQUEST] = on_request(self.paused_by)
         self._computation: dict[str, str] = {}
         self._reported: deque[tuple[float, int]] = deque(maxlen=PACE_STEPS + 1)
         """When the newest steps were reported, by the monotonic clock, and their numbers."""
@@ -104,13 +112,15 @@ class RunStore:
         return list(self.call(self.runs.lineages))
 
     def set_state(self, state: str, reason: str = "") -> None:
-        """Change the run's state, unless the state is already final. Raises Fenced."""
+        """Change the run's state, unless the state is already final. A paused run stays paused.
+        Raises Fenced."""
         self._state = state
-        self._write_state(state, reason)
+        paused = next(iter(self._paused.values()), "")
+        self._write_state("paused" if paused else state, paused or reason)
 
     def pause(self, reason: str, by: str = "disk") -> None:
-        """Stop granting leases until `go_on`, because the disk or Redis (`by`) is full. Raises
-        Fenced."""
+        """Stop granting leases until `go_on`, because of a request, or because the disk or Redis is
+        full (`by`). Raises Fenced."""
         self._paused[by] = reason
         self._write_state("paused", reason)
 
@@ -121,8 +131,22 @@ class RunStore:
         reason = next(iter(self._paused.values()), "")
         self._write_state("paused" if reason else self._state, reason)
 
+    def heed_pause(self) -> bool:
+        """Pause or go on as the last `cancelled` has found. Return whether the run should be
+        paused. Raises Fenced."""
+        if self.paused_by and REQUEST not in self._paused:
+            self.pause(on_request(self.paused_by), by=REQUEST)
+        elif not self.paused_by and REQUEST in self._paused:
+            # The pace is that of steps without a pause.
+            self._reported.clear()
+            self.go_on(by=REQUEST)
+        return bool(self.paused_by)
+
     def _write_state(self, state: str, reason: str) -> None:
+        if self._written == (state, reason):
+            return
         self.call(self.runs.set_state, state, reason, fencing_token=self.fencing_token or None)
+        self._written = state, reason
 
     def hold(self) -> None:
         """Raise Fenced if another learner has taken over the run."""
@@ -153,7 +177,7 @@ class RunStore:
 
     def cancelled(self) -> bool:
         """Whether the user wants the run to end, or another party has ended it. Raises Fenced."""
-        ends, fencing_token = self.call(self.runs.standing)
+        ends, fencing_token, self.paused_by = self.call(self.runs.standing)
         if not ends and fencing_token != self.fencing_token:
             raise Fenced(self.run)
         return ends

@@ -45,7 +45,7 @@ from services.cli.runs.metrics import metrics
 from services.cli.runs.preview import preview
 from services.cli.runs.report import report
 from services.cli.runs.rollouts import rollouts
-from services.cli.runs.runs import cancel, rm, runs, watch
+from services.cli.runs.runs import cancel, pause, rm, runs, watch
 from services.cli.runs.samples import samples
 from services.cli.runs.show import show
 from services.cli.runs.submit import fork, resume, submit
@@ -80,6 +80,7 @@ GROUPS: dict[str, list[Callable[..., None]]] = {
         tag,
         agents,
         cancel,
+        pause,
         resume,
         fork,
         rm,

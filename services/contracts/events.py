@@ -14,6 +14,7 @@ Kinds and their data:
 - `checkpoint`: {"step", "directory"}
 - `edit`: {"by", "changes": {key: {"from", "to"}}} when a run is changed on request, and {"step",
   "values": {key: value}} when its learner takes that: the first step that has the values
+- `paused` and `resumed`: {"by"}: when that is asked for. A `state` follows when the learner does it
 - `tracker`: {"tracker", "place"}: the metrics are carried there
 """
 
@@ -22,7 +23,17 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 EventKind = Literal[
-    "state", "step", "evaluation", "progress", "worker", "warning", "checkpoint", "edit", "tracker"
+    "state",
+    "step",
+    "evaluation",
+    "progress",
+    "worker",
+    "warning",
+    "checkpoint",
+    "edit",
+    "paused",
+    "resumed",
+    "tracker",
 ]
 
 

@@ -69,6 +69,11 @@ class RunSummary(BaseModel):
         examples=["vLLM starts, 40 of about 110 s", "trains step 12 of 200"],
     )
     reason: str = Field("", description="Why it is in this state, in words.")
+    paused_by: str = Field(
+        "",
+        description="Name of the key that asked for its pause. Its learner pauses after its "
+        "present step. Empty: nobody has.",
+    )
     tags: list[str] = Field(default_factory=list, description="Words to find it by.")
     notes: str = Field("", description="What people should know of it.")
     submitter: str = Field(

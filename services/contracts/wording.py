@@ -21,3 +21,8 @@ def predicate(state: str) -> str:
     """The state of a run or chain as the end of a sentence: `is running`, `has succeeded`."""
     ended = {"succeeded": "has succeeded", "failed": "has failed", "cancelled": "was cancelled"}
     return ended.get(state, f"is {state}")
+
+
+def on_request(name: str) -> str:
+    """Return the reason of a run that the key of this name has paused."""
+    return f"on request of {name}"

@@ -11,6 +11,7 @@ from services.contracts.config_keys import agents_lease
 from services.contracts.events import Event
 from services.contracts.records import RunState
 from services.contracts.why import ALL_ZERO, Remark, Situation, Why
+from services.contracts.wording import on_request
 from services.diagnosis.groups import missing_groups, traffic_words
 from services.diagnosis.phase import pool_starts
 from services.diagnosis.queue import queued
@@ -68,7 +69,8 @@ def _verdict(now: Situation) -> Verdict:
     if run.state is RunState.CANCELLING:
         return "cancelling", "it was asked to end, and does so after its present step"
     if run.state is RunState.PAUSED:
-        return "paused", f"it is paused: {run.reason or 'nobody said why'}"
+        way_out = f". `headrace resume {run.id}` lets it go on" if run.paused_by else ""
+        return "paused", f"it is paused: {run.reason or 'nobody said why'}{way_out}"
     if run.state is RunState.STARTING:
         age = so_long(now.age(now.last("state")))
         starts = pool_starts(now.alive) if run.kind == "rl" else None
@@ -76,6 +78,9 @@ def _verdict(now: Situation) -> Verdict:
         return "starting", (
             f"the learner loads the model and publishes the first weights{age}{meanwhile}"
         )
+    if run.paused_by:
+        request = on_request(run.paused_by)
+        return "paused", f"it pauses after its present step, {request}; workers finish their groups"
     return _running(now) if run.kind == "rl" else _supervised(now)
 
 

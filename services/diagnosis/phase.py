@@ -6,7 +6,7 @@
 from collections.abc import Sequence
 
 from services.contracts.records import NOT_SERVING, SILENT, RunState, RunSummary, WorkerRecord
-from services.contracts.wording import counted
+from services.contracts.wording import counted, on_request
 
 
 def phase(run: RunSummary, workers: Sequence[WorkerRecord]) -> str:
@@ -16,12 +16,16 @@ def phase(run: RunSummary, workers: Sequence[WorkerRecord]) -> str:
     if run.state is RunState.QUEUED:
         return "waits in its queue" if run.queue_position is None else place(run.queue_position)
     if run.state is RunState.PAUSED:
-        return f"paused at {_step(run)}"
+        by = f", {on_request(run.paused_by)}" if run.paused_by else ""
+        return f"paused at {_step(run)}{by}"
     if run.state is RunState.CANCELLING:
         return "ends after its present step"
     starts = pool_starts(workers) if run.kind == "rl" else None
     if run.state is RunState.STARTING:
-        return "the learner loads the model" + (f"; {starts}" if starts else "")
+        then = "; then it pauses" if run.paused_by else ""
+        return f"the learner loads the model{f'; {starts}' if starts else ''}{then}"
+    if run.paused_by:
+        return "pauses after its present step"
     if starts:
         return starts
     here = [worker for worker in workers if worker.run == run.id]

@@ -118,6 +118,7 @@ async def _resubmit(store: Store, data: Path, run: RunRecord, steps: dict[str, i
     """Write the record of a run that is gone, and note its step in `steps`. A run that has the
     checkpoint of its last step had succeeded."""
     named = f"run {run.name} ({run.id})"
+    run = run.model_copy(update={"paused_by": ""})
     # The learner took edits after their copy was written: the copy's own `max_steps` is older.
     if (last := newest_edit(run.edits, "max_steps")) is not None:
         run = run.model_copy(update={"max_steps": int(last)})

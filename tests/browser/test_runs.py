@@ -241,7 +241,7 @@ def test_a_keyboard_alone_finds_a_run_and_reads_its_config(page: Page) -> None:
     expect(page.locator("table.config")).to_be_visible()
 
 
-def test_a_live_run_is_renamed_tagged_and_given_more_steps(
+def test_a_live_run_is_renamed_tagged_paused_and_given_more_steps(
     page: Page, gateway: GatewayProcess
 ) -> None:
     page.goto("/runs/11ve11ve")
@@ -255,6 +255,12 @@ def test_a_live_run_is_renamed_tagged_and_given_more_steps(
     expect(form).to_have_count(0)
     expect(page.get_by_label("What the run is")).to_contain_text("The one to beat")
     expect(page.get_by_label("Changes since the submission")).to_contain_text("200 → 300")
+    page.get_by_role("button", name="Pause").click()
+    now = page.get_by_label("Now", exact=True)
+    expect(now).to_contain_text("pauses after its present step")
+    page.get_by_role("button", name="Resume").click()
+    expect(page.get_by_role("button", name="Pause")).to_be_visible()
+    expect(now).not_to_contain_text("pauses")
     with gateway.client() as api:
         changed = api.get("/v1/runs/11ve11ve").json()
         api.patch("/v1/runs/11ve11ve", json={"max_steps": 200, "tags": []})

@@ -160,6 +160,23 @@ def cancel(
         out.print(escape(what_is_lost(record)), soft_wrap=True)
 
 
+def pause(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None:
+    """Pause RUN after its present step, until `headrace resume RUN`.
+
+    Workers begin no new group of it, and finish those in flight. It keeps its learner, its workers
+    and their memory: a queued run of its pool still waits.
+
+    Example:
+    headrace pause RUN
+    """
+    record = connect(gateway).post(f"/v1/runs/{run}/pause")
+    if as_json:
+        print_json(record)
+        return
+    name = f"{escape(record['name'])} ({record['id']})"
+    out.print(f"{state(record['state'])} {name}: {escape(record['phase'])}", soft_wrap=True)
+
+
 def what_is_lost(run: dict[str, Any]) -> str:
     """Say which work `cancel --now` has lost of a run, by the gateway's answer."""
     if run["started"] is None:

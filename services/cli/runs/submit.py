@@ -4,7 +4,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +18,9 @@ from services.cli.runs.printed_rows import show_checked
 from services.cli.runs.runs import follow_run
 from services.contracts.config_keys import MODEL_PATHS, agents_lease, text_at, with_value
 from services.contracts.nearest import did_you_mean
+
+if TYPE_CHECKING:
+    from services.cli.client import Gateway
 
 DryRun = Annotated[
     bool,
@@ -207,6 +210,28 @@ def _submit_chain(
     submit_chain(connect(gateway), request, follow, as_json)
 
 
+def _is_paused(run: dict[str, Any]) -> bool:
+    return run["state"] == "paused" or bool(run.get("paused_by"))
+
+
+def _go_on(
+    api: "Gateway", run: dict[str, Any], *, changes: bool, follow: bool, as_json: bool
+) -> None:
+    """Let a paused run go on."""
+    if changes:
+        raise CliError(
+            f"run {run['name']} ({run['id']}) is paused and goes on as it is: give it other values "
+            f"first, with `{api.command('set', run['id'])} KEY=VALUE`"
+        )
+    record = api.post(f"/v1/runs/{run['id']}/resume")
+    if follow:
+        follow_run(api, run["id"], as_json)
+    if as_json:
+        print_json(record)
+    else:
+        out.print(f"{escape(run['name'])} ({run['id']}) goes on", soft_wrap=True)
+
+
 def resume(
     run: Run,
     set_: Set = None,
@@ -215,12 +240,13 @@ def resume(
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
-    """Queue a new run that continues RUN from its newest checkpoint.
+    """Let a paused RUN go on, or continue RUN, which is over, from its newest checkpoint.
 
-    RUN@STEP continues from the checkpoint of an earlier step. The new run is in the same pool, and
-    has the same config with what --set changes. A run without a checkpoint begins from the first
-    step. An evaluation of a model goes on with the rows that are not answered, and a chain with the
-    step that failed.
+    A paused run goes on as the same run. A run that is over is continued by a new run, which is in
+    the same pool, and has the same config with what --set changes. RUN@STEP continues from the
+    checkpoint of an earlier step. A run without a checkpoint begins from the first step. An
+    evaluation of a model goes on with the rows that are not answered, and a chain with the step
+    that failed.
 
     Example:
     headrace resume RUN --set optimizer.lr=5e-7
@@ -230,6 +256,9 @@ def resume(
     reference, step = run_and_step(run)
     named = find(api, reference)
     if named.kind == "run":
+        if _is_paused(named.record) and step is None:
+            _go_on(api, named.record, changes=bool(set_ or name), follow=follow, as_json=as_json)
+            return
         at = "" if step is None else f"@{step}"
         request = {"resume_from": f"{named.record['id']}{at}", "config": overrides, "name": name}
         _submit(request, follow, as_json, gateway)

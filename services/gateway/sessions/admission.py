@@ -31,8 +31,9 @@ async def serving_versions(store: Store, run: RunRecord) -> list[int]:
         and worker.version is not None
         and not worker.evaluation_only
     ]
-    if run.state is not RunState.RUNNING:
-        raise later(f"the run is {run.state}" + (f" ({run.reason})" if run.reason else ""))
+    if run.state is not RunState.RUNNING or run.paused_by:
+        state = RunState.PAUSED if run.paused_by else run.state
+        raise later(f"the run is {state}" + (f" ({run.reason})" if run.reason else ""))
     if not versions:
         raise later("lineage")
     return versions

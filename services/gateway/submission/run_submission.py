@@ -57,7 +57,7 @@ from services.http.problems import MAX_LISTED
 from services.models import ModelFolder
 from services.recovery.record_copies import forget_run, keep_copy, keep_run
 
-EDITED = ("name", "tags", "notes", "priority", "config", "edits")
+EDITED = ("name", "tags", "notes", "priority", "config", "edits", "paused_by")
 """What an edit changes in a run's record."""
 RUN_REFUSED = "the run was not queued: its config has "
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from services.contracts.events import EventKind
 from services.contracts.records import RunState
 from services.contracts.run_edits import EditedKey, RunEdit, taken
 from services.store.keys import pool_key, run_key
@@ -28,6 +29,7 @@ class RunEdits(StorePart):
         fields: dict[str, Any],
         states: Collection[RunState],
         event: dict[str, Any],
+        kind: EventKind = "edit",
     ) -> str:
         """Change fields of a run, and add an event. `known`: the edits that the caller has read.
         Return '', `again` if the edits have changed, or the state if it is not among `states`."""
@@ -35,7 +37,7 @@ class RunEdits(StorePart):
         before = await self._raw(run)
         if before and _edits.validate_json(before) != list(known):
             return "again"
-        arguments = [" ".join(states), before, time.time(), json.dumps(event), *texts]
+        arguments = [" ".join(states), before, time.time(), kind, json.dumps(event), *texts]
         reply = (await self._scripts.run("edit_run", arguments, run=run)).decode()
         if reply == "edited":
             await self._announce(run)

@@ -29,12 +29,14 @@ class RunRecords(StorePart):
             return None
         return read_run(RunRecord, run, {as_text(key): value for key, value in fields.items()})
 
-    async def standing(self, run: str) -> tuple[bool, int]:
-        """Return whether a run is over, being cancelled, or gone; and its fencing token. Reads two
-        fields, for callers that ask often."""
+    async def standing(self, run: str) -> tuple[bool, int, str]:
+        """Return whether a run is over, being cancelled, or gone; its fencing token; and who asked
+        for its pause. Reads three fields, for callers that ask often."""
+        names = "state", "fencing_token", "paused_by"
         with reading(f"the state of run {run}"):
-            state, token = await self._redis.hmget(run_key(run, "run"), "state", "fencing_token")
-            return state is None or RunState(state.decode()).ending, int(token or 0)
+            state, token, paused_by = await self._redis.hmget(run_key(run, "run"), *names)
+            ends = state is None or RunState(state.decode()).ending
+            return ends, int(token or 0), (paused_by or b"").decode()
 
     async def is_cancelled(self, run: str) -> bool:
         state = await self._redis.hget(run_key(run, "run"), "state")

@@ -12,9 +12,10 @@ from learner.coordinate.crash_limit import CrashLimit
 from learner.settings import EXIT_CRASH
 from services.contracts.config import parse_config
 from services.contracts.evaluation import EvaluationRequest
-from services.contracts.records import RunState
+from services.contracts.records import RunRecord, RunState
 from services.evaluations import folder_of, measured, results
 from services.gateway.run_edits import RunPatch, edit_run
+from services.gateway.run_pauses import pause_run, resume_run
 from services.store import Store
 from services.volume import Volume
 from tests.evaluating import answered
@@ -66,21 +67,32 @@ async def test_a_run_goes_on_after_deaths_before_its_first_checkpoint(
 async def test_steps_that_are_trained_again_after_a_kill_have_the_values_that_they_had(
     place: Place, store: Store
 ) -> None:
-    """No step is committed before the kill, so all of them are trained again."""
+    """No step is committed before the kill, so all of them are trained again. The run is paused
+    before it, and stays so until it is resumed."""
     learner = await supervised(place, store)
     training = {"max_steps": 6, "checkpoint_every": 50}
     raw = rl(training=rl()["training"] | training)
     await submit(store, "second", raw)
     deps: Any = SimpleNamespace(store=store)
 
-    async def edit(**values: Any) -> None:
+    async def now() -> RunRecord:
         record = await store.runs.get("second")
         assert record is not None
-        await edit_run(deps, record, RunPatch(**values), "alice")
+        return record
+
+    async def edit(**values: Any) -> None:
+        await edit_run(deps, await now(), RunPatch(**values), "alice")
 
     async def trained(step: int) -> bool:
-        record = await store.runs.get("second")
-        return record is not None and record.step >= step
+        return (await now()).step >= step
+
+    async def paused(lineages: int) -> bool:
+        started = len(await store.runs.lineages("second")) == lineages
+        return started and (await now()).state is RunState.PAUSED
+
+    async def published() -> bool:
+        newest = await store.weights.newest("second")
+        return newest is not None and newest.lineage == (await now()).lineage
 
     async def rates(after: str = "0") -> tuple[dict[int, float], str]:
         events = [each for each in await store.events.read("second", after) if each.kind == "step"]
@@ -91,19 +103,31 @@ async def test_steps_that_are_trained_again_after_a_kill_have_the_values_that_th
         await edit(lr=1e-4, max_steps=12)
 
         async def trained_with_it() -> bool:
-            record = await store.runs.get("second")
-            taken = record.edits[0].step if record else None
+            taken = (await now()).edits[0].step
             return taken is not None and max((await rates())[0]) > taken
 
         await eventually(trained_with_it)
+        await pause_run(deps, await now(), "alice")
+        await eventually(partial(paused, 1))
         learner.send_signal(signal.SIGKILL)
         learner.wait()
         before, last = await rates()
         # This edit comes while no learner runs: steps that are planned do not have it.
         await edit(lr=3e-4, max_staleness=0)
         learner = place.learner()
+        await eventually(partial(paused, 2))
+        await eventually(published)
+        assert ((await now()).reason, await paused(2)) == ("on request of alice", True)
+        assert (await rates())[1] == last
+        await resume_run(deps, await now(), "bob")
         record = await ended(store, "second")
     again, _ = await rates(last)
+    events = await store.events.read("second", "0")
+    asked = [(each.kind, each.data["by"]) for each in events if each.kind in ("paused", "resumed")]
+    states = [each.data["state"] for each in events if each.kind == "state"]
+    assert asked == [("paused", "alice"), ("resumed", "bob")]
+    assert states == ["starting", "running", "paused", "paused", "running", "succeeded"]
+    assert (record.paused_by, record.reason) == ("", "")
     assert (record.state, record.step, record.max_steps) == (RunState.SUCCEEDED, 12, 12)
     first, second = ({edit.step for edit in part} for part in (record.edits[:2], record.edits[2:]))
     (taken,), (later,) = first, second
@@ -113,7 +137,7 @@ async def test_steps_that_are_trained_again_after_a_kill_have_the_values_that_th
     assert {step: rate for step, rate in again.items() if step in before} == before
     rates_of = (before[taken - 1], before[taken], again[later])
     assert rates_of == pytest.approx((1e-3, 1e-4, 3e-4))
-    edits = [each.data for each in await store.events.read("second", "0") if each.kind == "edit"]
+    edits = [each.data for each in events if each.kind == "edit"]
     assert [each.get("step") for each in edits] == [None, taken, None, later]
     assert (edits[0]["by"], edits[1]["values"]) == ("alice", {"lr": 1e-4, "max_steps": 12})
     found = await store.ledger.audit("second")

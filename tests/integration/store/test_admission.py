@@ -61,6 +61,19 @@ async def test_only_a_running_run_grants_leases(scene: Scene, state: str) -> Non
     assert (await scene.lease(1)).refusal == "state"
 
 
+async def test_a_run_that_was_asked_to_pause_grants_no_lease_before_its_learner_pauses(
+    scene: Scene,
+) -> None:
+    await scene.start()
+    running, edits = [RunState.RUNNING], scene.store.run_edits
+    assert await edits.add("r1", [], {"paused_by": "ann"}, running, {"by": "ann"}, "paused") == ""
+    assert (await scene.lease(1)).refusal == "state"
+    assert (await edits.add("r1", [], {"paused_by": ""}, running, {"by": "ann"}, "resumed")) == ""
+    assert len((await scene.lease(1)).leases) == 1
+    kinds = [event.kind for event in await scene.store.events.read("r1", "0")]
+    assert kinds[-2:] == ["paused", "resumed"]
+
+
 async def test_a_cancelling_run_grants_no_lease(scene: Scene) -> None:
     await scene.start()
     await scene.store.runs.take("default")

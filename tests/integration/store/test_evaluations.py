@@ -53,6 +53,17 @@ async def test_an_evaluation_is_done_when_every_row_has_its_answers(scene: Scene
     assert [row.samples[0].text for row in found] == ["correct 0", "correct 1", "wrong 2"]
 
 
+async def test_a_run_that_was_asked_to_pause_leases_no_row_until_it_is_resumed(
+    scene: Scene,
+) -> None:
+    one = await asked(scene)
+    state, edits = [(await scene.store.runs.get(RUN)).state], scene.store.run_edits  # type: ignore[union-attr]
+    assert await edits.add(RUN, [], {"paused_by": "ann"}, state, {"by": "ann"}, "paused") == ""
+    assert (await lease(scene, 1)).id == ""
+    assert await edits.add(RUN, [], {"paused_by": ""}, state, {"by": "ann"}, "resumed") == ""
+    assert (await lease(scene, 1)).id == one.id
+
+
 async def test_released_and_lapsed_rows_are_leased_again(scene: Scene) -> None:
     one = await asked(scene)
     evaluations = scene.store.evaluations

@@ -55,6 +55,15 @@ def test_a_paused_run_has_a_reason() -> None:
         "paused",
         "it is paused: the disk is full",
     )
+    asked = {"reason": "on request of ann", "paused_by": "ann"}
+    assert said(run=run(state=RunState.PAUSED, **asked)) == (
+        "paused",
+        "it is paused: on request of ann. `headrace resume r1` lets it go on",
+    )
+    assert said(run=run(paused_by="ann")) == (
+        "paused",
+        "it pauses after its present step, on request of ann; workers finish their groups",
+    )
 
 
 def test_a_run_that_is_over_says_why() -> None:

@@ -52,6 +52,13 @@ FIRST_START = a_worker("starting", starting_seconds=12.0)
         ),
         (a_run("running", max_steps=0), [a_worker("evaluating")], "evaluates"),
         (a_run("paused", step=3), [], "paused at step 3 of 200"),
+        (
+            a_run("paused", step=3, paused_by="ann"),
+            [],
+            "paused at step 3 of 200, on request of ann",
+        ),
+        (a_run("running", step=3, paused_by="ann"), [], "pauses after its present step"),
+        (a_run("starting", paused_by="ann"), [], "the learner loads the model; then it pauses"),
         (a_run("cancelling", step=3), [], "ends after its present step"),
         (a_run("succeeded", step=200), [], "succeeded after 200 steps"),
         (a_run("succeeded", max_steps=0), [], "succeeded"),

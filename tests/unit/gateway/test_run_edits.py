@@ -38,14 +38,20 @@ class Edits:
         self.states: Any = None
 
     async def add(
-        self, run: str, known: Any, fields: dict[str, Any], states: Any, event: dict[str, Any]
+        self,
+        run: str,
+        known: Any,
+        fields: dict[str, Any],
+        states: Any,
+        event: dict[str, Any],
+        kind: str | None = None,
     ) -> str:
         if self.meanwhile is not None:
             self.record, self.meanwhile = self.meanwhile, None
             return "again"
         self.states = states
         assert self.record.state in states
-        self.fields, self.event = fields, event
+        self.fields, self.event = fields, event | ({"kind": kind} if kind else {})
         self.record = RunRecord.model_validate(self.record.model_dump() | fields)
         return ""
 

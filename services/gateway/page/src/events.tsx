@@ -157,6 +157,7 @@ function said({ kind, data }: Event): string {
   if (kind === "warning") return text("message");
   if (kind === "checkpoint") return `step ${text("step")}: ${text("directory")}`;
   if (kind === "edit") return edited(data);
+  if (kind === "paused" || kind === "resumed") return `on request of ${text("by")}`;
   return JSON.stringify(data);
 }
 

@@ -208,6 +208,12 @@ function Actions({ run }: { run: RunRecord }) {
           act={() => post("/v1/runs/{run}/cancel", { path }).then((cancelled) => keep(cancelled as Run))}
         />
       )}
+      {(run.state === "starting" || run.state === "running") && !run.paused_by && (
+        <Action label="Pause" act={() => post("/v1/runs/{run}/pause", { path }).then((paused) => keep(paused as Run))} />
+      )}
+      {run.paused_by && !isOver && run.state !== "cancelling" && (
+        <Action label="Resume" act={() => post("/v1/runs/{run}/resume", { path }).then((resumed) => keep(resumed as Run))} />
+      )}
       {mayResume && canResume && (
         <Action
           label={`Resume at step ${run.committed_step}`}

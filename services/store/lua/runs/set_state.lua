@@ -15,7 +15,10 @@ if state == 'cancelling' and is_final ~= '1' then return 0 end
 also_when_full(run)
 redis.call('HSET', run, 'state', new, 'reason', reason)
 if new == 'running' then redis.call('HSETNX', run, 'started', now) end
-if is_final == '1' then redis.call('HSET', run, 'finished', now) end
+if is_final == '1' then
+  redis.call('HSET', run, 'finished', now)
+  redis.call('HDEL', run, 'paused_by')
+end
 redis.pcall('XADD', events, 'MAXLEN', '~', 20000, '*', 'kind', 'state', 'time', now,
   'data', cjson.encode({state = new, reason = reason}))
 return 1

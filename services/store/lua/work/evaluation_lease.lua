@@ -5,7 +5,7 @@
 -- Seats: a seat lapses like a lease. An idle worker takes a seat at once, a busy worker once the evaluation has
 -- been open for a second. A `reserved` worker only evaluates: it has a seat in any case, also between evaluations.
 -- A worker with a seat that serves another version gets the request alone, and then loads its version.
--- A run that ends, or is paused, leases nothing.
+-- A run that ends, is paused, or was asked to pause, leases nothing.
 -- O(rows leased and lapsed).
 -- KEYS evaluation evaluation_requests evaluation_seats evaluation_returned evaluation_attempts evaluation_held run
 -- ARGV worker version kind count ttl_ms known_id names...
@@ -14,8 +14,8 @@
 local now, ttl = now_ms(), tonumber(ttl_ms)
 local e = hash_fields(evaluation, 'id', 'version', 'rows', 'next', 'opened')
 if not e.id and kind ~= 'reserved' then return {} end
-local r = hash_fields(run, 'state', 'evaluation_workers')
-if not r.state or r.state == 'cancelling' or r.state == 'paused' or final(r.state) then return {} end
+local r = hash_fields(run, 'state', 'evaluation_workers', 'paused_by')
+if not r.state or (r.paused_by or '') ~= '' or r.state == 'cancelling' or r.state == 'paused' or final(r.state) then return {} end
 
 -- A reserved worker asks several times a second; a write for each question would fill Redis' log.
 local seat = tonumber(redis.call('ZSCORE', evaluation_seats, worker) or '0')

@@ -19,7 +19,7 @@
 -- KEYS run order returned attempts held groups bytes plans sessions_ready
 -- ARGV worker lineage version count ttl_ms reserve_bytes names...
 -- Reply {refusal or '', attempt, task, attempt, task, ...}. A refusal is one of:
---   state           the run is not running
+--   state           the run is not running, or was asked to pause
 --   lineage         the worker serves another lineage
 --   admission       the batches that may train this version are full
 --   bytes           the groups in flight would not fit in the stream
@@ -33,8 +33,9 @@ for _, task in ipairs(end_lapsed(attempts, held, now, ttl)) do return_task(retur
 local reply = {''}
 if append_granted(reply, held, names) then return reply end
 
-local r = hash_fields(run, 'state', 'lineage', 'batch', 'max_staleness', 'max_steps', 'committed_step', 'stream_bytes')
-if r.state ~= 'running' or not (r.batch and r.max_steps) then return {'state'} end
+local r = hash_fields(run, 'state', 'lineage', 'batch', 'max_staleness', 'max_steps', 'committed_step', 'stream_bytes',
+  'paused_by')
+if r.state ~= 'running' or (r.paused_by or '') ~= '' or not (r.batch and r.max_steps) then return {'state'} end
 if r.lineage ~= lineage then return {'lineage'} end
 local batch, eta, max_steps = tonumber(r.batch), tonumber(r.max_staleness), tonumber(r.max_steps)
 local committed, budget = tonumber(r.committed_step or '0'), tonumber(r.stream_bytes)
