@@ -20,6 +20,8 @@ ANSWERS = {"text/event-stream": "EventStream", "text/html": "str", "text/plain":
 REPEATABLE = {"datasets_create", "runs_preview", "chat_completions_create"}
 """Operations without an Idempotency-Key that may be sent again after a lost answer: uploads make
 nothing twice, and the others make nothing."""
+MODEL = r"\b(?!Any\b|Literal\b|None\b)[A-Z]"
+"""The beginning of a model's name in the type of a field."""
 HEADER = """\"\"\"{about} `make client` makes this file (deploy/client_code.py).\"\"\"
 # ruff: noqa: E501, UP028
 
@@ -72,7 +74,7 @@ def models(schemas: dict[str, Any]) -> str:
     """Return the source of a model for each schema."""
     source = HEADER.format(about="What the gateway's API takes and answers.")
     source += "from __future__ import annotations\n\nfrom typing import Any, Literal, TypeAlias\n\n"
-    source += "from pydantic import Field\n\nfrom headrace.model import Model\n\n"
+    source += "from pydantic import Field, TypeAdapter\n\nfrom headrace.model import Model\n\n"
     aliases = ""
     for name, schema in schemas.items():
         if name.startswith("Body_"):
@@ -96,7 +98,12 @@ def field_of(key: str, schema: dict[str, Any], is_required: bool) -> str:
         default = {"array": [], "object": {}}.get(schema.get("type", ""))
         if default is None and not {"None", "Any"} & set(kind.split(" | ")):
             kind += " | None"
+    if isinstance(default, list) and kind.startswith("tuple"):
+        default = tuple(default)
     value = "" if is_required else f" = {default!r}"
+    if default and isinstance(default, dict | list) and re.search(MODEL, kind):
+        made = f"TypeAdapter[Any]({kind}).validate_python({default!r})"
+        value = f" = Field(default_factory=lambda: {made})"
     if safe(key) != key:
         value = f" = Field({'' if is_required else f'default={default!r}, '}alias={key!r})"
     return f"    {safe(key)}: {kind}{value}\n{quoted(schema.get('description', ''), '    ')}"

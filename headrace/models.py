@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
+from pydantic import Field, TypeAdapter
+
 from headrace.model import Model
 
 
@@ -298,6 +300,15 @@ class ChangedRuns(Model):
     """Ids of runs that were deleted."""
 
 
+class ChangedValue(Model):
+    """A key's value before and after."""
+
+    from_: Any = Field(alias="from")
+    """The value before."""
+    to: Any
+    """The new value."""
+
+
 class ChangedWorkers(Model):
     """The data of a `workers` message."""
 
@@ -343,6 +354,30 @@ class Checkpoint(Model):
     """Whether the run goes on from it."""
     pinned: bool
     """Whether it stays as long as the run does."""
+
+
+class CheckpointData(Model):
+    """A checkpoint that is whole."""
+
+    step: int
+    """The step that it was made after."""
+    directory: str
+    """Relative to the data volume."""
+
+
+class CheckpointEvent(Model):
+    """A checkpoint is written."""
+
+    run: str | None = None
+    """The run's id; only `GET /v1/stream` has it."""
+    id: str
+    """Orders events within the run; send it as `Last-Event-ID` to go on after it."""
+    time: float
+    """Unix seconds, by the sender's clock."""
+    kind: Literal["checkpoint"]
+    """The kind of event."""
+    data: CheckpointData
+    """Where it is."""
 
 
 class CheckpointList(Model):
@@ -529,6 +564,35 @@ class DryRun(Model):
     """Why the submission would be refused: it cannot fit. Empty: it would be queued."""
 
 
+class EditData(Model):
+    """A change of the run: on request (`by`, `changes`), or as its learner took it (`step`,
+    `values`)."""
+
+    by: str | None = None
+    """The name of the key that changed it."""
+    changes: dict[str, ChangedValue] | None = None
+    """The changes, by key."""
+    step: int | None = None
+    """The first step that has the values."""
+    values: dict[str, Any] | None = None
+    """The values from then on, by key."""
+
+
+class EditEvent(Model):
+    """The run was changed on request, or its learner has taken a change."""
+
+    run: str | None = None
+    """The run's id; only `GET /v1/stream` has it."""
+    id: str
+    """Orders events within the run; send it as `Last-Event-ID` to go on after it."""
+    time: float
+    """Unix seconds, by the sender's clock."""
+    kind: Literal["edit"]
+    """The kind of event."""
+    data: EditData
+    """The change."""
+
+
 class EndAnswer(Model):
     """The outcome of the session."""
 
@@ -570,6 +634,40 @@ class EvaluationComparison(Model):
     """Rows on which the other one is better."""
     differ: list[str]
     """Options in which the two differ besides the model: then the difference is not the model's alone."""
+
+
+class EvaluationData(Model):
+    """Figures of an evaluation, by the names of docs/metrics.md without `evaluation/`."""
+
+    id: str
+    """The evaluation's id."""
+    step: int
+    """The step after which it was asked for."""
+    version: int
+    """The policy's version."""
+    name: str
+    """The name of its rows' set."""
+    rows: float | None = None
+    """Rows that were answered."""
+    reward: float | None = None
+    """The mean reward."""
+    accuracy: float | None = None
+    """The share of correct answers, if a verifier says what is correct."""
+
+
+class EvaluationEvent(Model):
+    """An evaluation has ended."""
+
+    run: str | None = None
+    """The run's id; only `GET /v1/stream` has it."""
+    id: str
+    """Orders events within the run; send it as `Last-Event-ID` to go on after it."""
+    time: float
+    """Unix seconds, by the sender's clock."""
+    kind: Literal["evaluation"]
+    """The kind of event."""
+    data: EvaluationData
+    """Its figures."""
 
 
 class EvaluationRecord(Model):
@@ -633,7 +731,7 @@ class EvaluationSubmission(Model):
     like: str | None = None
     """Another evaluation, whose options hold where this one has none."""
     config: dict[str, Any] = {}
-    """Laid over the config that this makes, key by key."""
+    """Laid over the config that this makes, key by key. Keys as in `RunConfig`."""
     name: str | None = None
     """For people. Default: made of the model and the dataset."""
     pool: str = "default"
@@ -669,7 +767,7 @@ class Fork(Model):
     name: str | None = None
     """For people. Default: RUN's name with `-fork`."""
     config: dict[str, Any] = {}
-    """Changes of the config, laid over RUN's key by key."""
+    """Changes of the config, laid over RUN's key by key. Keys as in `RunConfig`."""
     pool: str | None = None
     """The learner and the workers that are to work on it. Default: those of RUN, so that the fork waits until RUN has ended."""
     priority: int = 0
@@ -1093,6 +1191,21 @@ class PartScore(Model):
     """What it earned, or the score of the completion up to there, depending on `dense` of the run's reward."""
 
 
+class PausedEvent(Model):
+    """A pause of the run was asked for."""
+
+    run: str | None = None
+    """The run's id; only `GET /v1/stream` has it."""
+    id: str
+    """Orders events within the run; send it as `Last-Event-ID` to go on after it."""
+    time: float
+    """Unix seconds, by the sender's clock."""
+    kind: Literal["paused"]
+    """The kind of event."""
+    data: RequestData
+    """Who asked."""
+
+
 class PolicyChatRequest(Model):
     """A request of OpenAI's chat completions, to a run's policy."""
 
@@ -1159,7 +1272,7 @@ class PreviewRequest(Model):
 
     recipe: str | None = None
     """A name that `GET /v1/recipes` lists."""
-    config: dict[str, Any] = {}
+    config: RunConfig | dict[str, Any] | None = None
     """Laid over the recipe key by key, or the whole config where no recipe is named. Another `type` of a section replaces that section; a list is replaced, but for the places that a mapping names (`{"rewards": {"0": {"weight": 2}}}`)."""
     name: str | None = None
     """For people; default: the recipe's name."""
@@ -1243,6 +1356,34 @@ class ProcessNeed(Model):
     """Bytes that it could have if nothing else ran; null: not known."""
     how: str = ""
     """In words: how the work is divided."""
+
+
+class ProgressData(Model):
+    """A supervised step's metrics, flat, and how far the run is."""
+
+    step: int
+    """The step."""
+    done: int
+    """Units that are done."""
+    total: int
+    """All units."""
+    unit: str
+    """What is counted."""
+
+
+class ProgressEvent(Model):
+    """A step of a supervised run is trained."""
+
+    run: str | None = None
+    """The run's id; only `GET /v1/stream` has it."""
+    id: str
+    """Orders events within the run; send it as `Last-Event-ID` to go on after it."""
+    time: float
+    """Unix seconds, by the sender's clock."""
+    kind: Literal["progress"]
+    """The kind of event."""
+    data: ProgressData
+    """How far the run is, and the step's metrics."""
 
 
 class Prompt(Model):
@@ -1375,11 +1516,33 @@ class Rendering(Model):
     """Why there is no row, or what rows lack that the model will read."""
 
 
+class RequestData(Model):
+    """Who asked. A `state` follows once the learner has done it."""
+
+    by: str
+    """The name of the key that asked for it."""
+
+
+class ResumedEvent(Model):
+    """The run was asked to go on after a pause."""
+
+    run: str | None = None
+    """The run's id; only `GET /v1/stream` has it."""
+    id: str
+    """Orders events within the run; send it as `Last-Event-ID` to go on after it."""
+    time: float
+    """Unix seconds, by the sender's clock."""
+    kind: Literal["resumed"]
+    """The kind of event."""
+    data: RequestData
+    """Who asked."""
+
+
 class Resumption(Model):
     """The body of `POST /v1/chains/{chain}/resume`."""
 
     config: dict[str, Any] = {}
-    """Laid over the config of the step that failed."""
+    """Laid over the config of the step that failed. Keys as in `RunConfig`."""
 
 
 class RewardAnswer(Model):
@@ -1613,33 +1776,6 @@ class RunEvaluations(Model):
     """`cursor` of the next page. Null: this is the last page."""
 
 
-class RunEvent(Model):
-    """The data of an `event` message."""
-
-    run: str
-    """The run's id."""
-    id: str
-    """The event's id, which orders it within the run."""
-    time: float
-    """Unix seconds, by the sender's clock."""
-    kind: Literal[
-        "state",
-        "step",
-        "evaluation",
-        "progress",
-        "worker",
-        "warning",
-        "checkpoint",
-        "edit",
-        "paused",
-        "resumed",
-        "tracker",
-    ]
-    """What happened."""
-    data: dict[str, Any]
-    """More about it, as in `GET /v1/runs/RUN/events`."""
-
-
 class RunList(Model):
     """A page of runs, newest first."""
 
@@ -1827,7 +1963,7 @@ class RunSubmission(Model):
 
     recipe: str | None = None
     """A name that `GET /v1/recipes` lists."""
-    config: dict[str, Any] = {}
+    config: RunConfig | dict[str, Any] | None = None
     """Laid over the recipe key by key, or the whole config where no recipe is named. Another `type` of a section replaces that section; a list is replaced, but for the places that a mapping names (`{"rewards": {"0": {"weight": 2}}}`)."""
     name: str | None = None
     """For people; default: the recipe's name."""
@@ -2012,6 +2148,37 @@ class SeriesNames(Model):
     """In alphabetical order."""
 
 
+class StateData(Model):
+    """A run's new state."""
+
+    state: RunState
+    """The state."""
+    reason: str
+    """Why, in words; may be empty."""
+
+
+class StateEvent(Model):
+    """The run's state has changed."""
+
+    run: str | None = None
+    """The run's id; only `GET /v1/stream` has it."""
+    id: str
+    """Orders events within the run; send it as `Last-Event-ID` to go on after it."""
+    time: float
+    """Unix seconds, by the sender's clock."""
+    kind: Literal["state"]
+    """The kind of event."""
+    data: StateData
+    """The state."""
+
+
+class StepData(Model):
+    """A step's metrics, flat, by the names of docs/metrics.md."""
+
+    step: int
+    """The step."""
+
+
 class StepDryRun(Model):
     """The dry run of one step."""
 
@@ -2035,6 +2202,21 @@ class StepDryRun(Model):
     """The step's."""
 
 
+class StepEvent(Model):
+    """A step of a run that samples is trained."""
+
+    run: str | None = None
+    """The run's id; only `GET /v1/stream` has it."""
+    id: str
+    """Orders events within the run; send it as `Last-Event-ID` to go on after it."""
+    time: float
+    """Unix seconds, by the sender's clock."""
+    kind: Literal["step"]
+    """The kind of event."""
+    data: StepData
+    """Its metrics."""
+
+
 class StepSubmission(Model):
     """One step of a chain: a run."""
 
@@ -2042,7 +2224,7 @@ class StepSubmission(Model):
     """Unique in the chain. Small letters, digits, `-` and `_`."""
     recipe: str | None = None
     """A name that `GET /v1/recipes` lists."""
-    config: dict[str, Any] = {}
+    config: RunConfig | dict[str, Any] | None = None
     """As in `POST /v1/runs`. `model.path` may be `step:NAME`, the last checkpoint of an earlier step, `step:NAME@best`, the one with the best validation, or `step:NAME@20`, that of step 20. Without `model.path` a step starts from the one before."""
 
 
@@ -2098,6 +2280,30 @@ class TokenSpan(Model):
     """The token after its last one."""
     version: int | None
     """The policy version that sampled these tokens. Null: the policy did not sample them: output of a tool, a user's turn, or tokens that were forced."""
+
+
+class TrackerData(Model):
+    """A tracker that gets the run's metrics."""
+
+    tracker: str
+    """Which tracker."""
+    place: str
+    """Where it shows the run."""
+
+
+class TrackerEvent(Model):
+    """The run's metrics are carried to a tracker."""
+
+    run: str | None = None
+    """The run's id; only `GET /v1/stream` has it."""
+    id: str
+    """Orders events within the run; send it as `Last-Event-ID` to go on after it."""
+    time: float
+    """Unix seconds, by the sender's clock."""
+    kind: Literal["tracker"]
+    """The kind of event."""
+    data: TrackerData
+    """The tracker."""
 
 
 class Uploaded(Model):
@@ -2159,6 +2365,28 @@ class VerifierPage(Model):
     """`cursor` of the next page. Null: this is the last page."""
 
 
+class WarningData(Model):
+    """A warning."""
+
+    message: str
+    """The warning, in words."""
+
+
+class WarningEvent(Model):
+    """Something that a user should know."""
+
+    run: str | None = None
+    """The run's id; only `GET /v1/stream` has it."""
+    id: str
+    """Orders events within the run; send it as `Last-Event-ID` to go on after it."""
+    time: float
+    """Unix seconds, by the sender's clock."""
+    kind: Literal["warning"]
+    """The kind of event."""
+    data: WarningData
+    """The warning."""
+
+
 class Why(Model):
     """A run's progress, and the cause that holds it up."""
 
@@ -2211,6 +2439,34 @@ class Why(Model):
     """Seconds since each worker's heartbeat; after 5 it does not count as alive."""
     remarks: list[Remark]
     """The newest warnings and errors, newest first."""
+
+
+class WorkerData(Model):
+    """What a rollout worker does for the run."""
+
+    worker: str
+    """The worker's id."""
+    state: Literal["joined", "starting", "ready", "left"]
+    """`starting`: its vLLM starts. `left`: on request. Each at most once a run."""
+    detail: str
+    """More, in words."""
+    usual_seconds: float | None = None
+    """How long such a start took on its host, if it was measured."""
+
+
+class WorkerEvent(Model):
+    """A worker has joined the run, starts, is ready, or has left."""
+
+    run: str | None = None
+    """The run's id; only `GET /v1/stream` has it."""
+    id: str
+    """Orders events within the run; send it as `Last-Event-ID` to go on after it."""
+    time: float
+    """Unix seconds, by the sender's clock."""
+    kind: Literal["worker"]
+    """The kind of event."""
+    data: WorkerData
+    """Which worker, and its state."""
 
 
 class WorkerList(Model):
@@ -2305,6 +2561,1865 @@ class WorkerRecord(Model):
     """Time of this heartbeat, in Unix seconds."""
 
 
+class AdamW(Model):
+    """Adam with decoupled weight decay."""
+
+    eps: float = 1e-08
+    """Added to Adam's denominator."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay."""
+    max_grad_norm: float | None = 1.0
+    """Gradients are scaled down to this global norm; null: never."""
+    in_backward: bool = False
+    """Update each weight in the backward pass, as soon as its gradient is there, and free the
+gradient. For one rank, or training.parallel fsdp, and minibatches of one micro-batch."""
+    lr: float = 1e-06
+    """Peak learning rate."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Decay of the first and second moments."""
+    type: Literal["adamw"] = "adamw"
+    """Adam with decoupled weight decay."""
+
+
+class AdamW8bit(Model):
+    """AdamW with moments of 8 bits, one scale per block of 256 (Dettmers et al. 2022, as in
+    torchao): 2 bytes a weight instead of 8. Weights of fewer than 4,096 entries keep 32 bits."""
+
+    eps: float = 1e-08
+    """Added to Adam's denominator."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay."""
+    max_grad_norm: float | None = 1.0
+    """Gradients are scaled down to this global norm; null: never."""
+    in_backward: bool = False
+    """Update each weight in the backward pass, as soon as its gradient is there, and free the
+gradient. For one rank, or training.parallel fsdp, and minibatches of one micro-batch."""
+    lr: float = 1e-06
+    """Peak learning rate."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Decay of the first and second moments."""
+    type: Literal["adamw_8bit"]
+    """AdamW with moments of 8 bits, one scale per block of 256 (Dettmers et al. 2022, as in
+torchao): 2 bytes a weight instead of 8. Weights of fewer than 4,096 entries keep 32 bits."""
+
+
+class AdaptiveBeta(Model):
+    """After each batch of n samples, beta grows by the factor 1 + clip(KL / target − 1, −0.2, 0.2)
+    · n / horizon (Ziegler et al. 2019)."""
+
+    target: float = 6.0
+    """The KL that beta steers to, in nats."""
+    per: Literal["sample", "token"] = "sample"
+    """How that KL is averaged. `sample`: the mean over samples of their summed KL. `token`: the
+mean over all tokens in the loss (AReaL)."""
+    horizon: float = 10000
+    """Samples until beta has followed; larger is slower."""
+
+
+class Algorithm(Model):
+    """One objective. Batch sizes count prompts: a step trains
+    `prompts_per_step · samples_per_prompt` trajectories."""
+
+    prompts_per_step: int = 32
+    """Groups per batch (B)."""
+    samples_per_prompt: int = 8
+    """Completions per group."""
+    dynamic_sampling: DynamicSampling | None = None
+    """Filter groups whose trained samples all have the same reward, before shaping: their tasks end
+as `filtered_group`, and other prompts take their place (DAPO). `{}` is enough."""
+    best_of: BestOf | None = None
+    """Sample more completions of a prompt than are trained, and choose by their rewards, before
+shaping; of equal rewards the longer completion wins (AReaL)."""
+    minibatches: int = 1
+    """Optimizer steps per pass over a batch."""
+    epochs_per_batch: int = 1
+    """Passes over each batch."""
+    shaping: Shaping = Field(
+        default_factory=lambda: TypeAdapter[Any](Shaping).validate_python(
+            {
+                "bias": 0.0,
+                "scale": 1.0,
+                "max_reward_clip": None,
+                "penalise_no_eos": False,
+                "min_response_length": 0,
+                "reward_penalty": None,
+                "mask_no_eos_with_zero": False,
+                "overlong_buffer": 0,
+                "overlong_factor": 1.0,
+                "mask_truncated": False,
+            }
+        )
+    )
+    """Changes of a reward before advantages."""
+    advantage: (
+        GroupMean
+        | GroupZScore
+        | LeaveOneOut
+        | RunningMean
+        | GlobalWhiten
+        | GAE
+        | SequenceValue
+        | ReverseKL
+    ) = Field(
+        default_factory=lambda: TypeAdapter[Any](
+            GroupMean
+            | GroupZScore
+            | LeaveOneOut
+            | RunningMean
+            | GlobalWhiten
+            | GAE
+            | SequenceValue
+            | ReverseKL
+        ).validate_python({"type": "group_zscore"})
+    )
+    """Advantage estimator."""
+    critic: Critic | None = None
+    """The critic, which advantages `gae` and `sequence_value` need."""
+    teacher: Teacher | None = None
+    """The teacher, which advantage `reverse_kl` needs."""
+    loss: PPOLoss | ReinforceLoss | CISPOLoss | GSPOLoss | SequencePPOLoss | DPPOLoss | SAPOLoss = (
+        Field(
+            default_factory=lambda: TypeAdapter[Any](
+                PPOLoss
+                | ReinforceLoss
+                | CISPOLoss
+                | GSPOLoss
+                | SequencePPOLoss
+                | DPPOLoss
+                | SAPOLoss
+            ).validate_python(
+                {"type": "ppo", "epsilon_low": 0.2, "epsilon_high": 0.2, "dual_clip": None}
+            )
+        )
+    )
+    """Policy loss."""
+    aggregation: TokenMean | SequenceMean | PromptMean | ConstantLength = Field(
+        default_factory=lambda: TypeAdapter[Any](
+            TokenMean | SequenceMean | PromptMean | ConstantLength
+        ).validate_python({"type": "token_mean"})
+    )
+    """How token losses become one number."""
+    proximal: SamplerProximal | RecomputeProximal | LoglinearProximal | LaggedProximal = Field(
+        default_factory=lambda: TypeAdapter[Any](
+            SamplerProximal | RecomputeProximal | LoglinearProximal | LaggedProximal
+        ).validate_python({"type": "sampler"})
+    )
+    """The policy that the ratio is taken against."""
+    correction: NoCorrection | TruncateCorrection | MaskCorrection | OffPolicySequenceMask = Field(
+        default_factory=lambda: TypeAdapter[Any](
+            NoCorrection | TruncateCorrection | MaskCorrection | OffPolicySequenceMask
+        ).validate_python({"type": "none"})
+    )
+    """Off-policy correction between sampler and proximal policy."""
+    kl: NoKL | ReferenceKL | RewardKL = Field(
+        default_factory=lambda: TypeAdapter[Any](NoKL | ReferenceKL | RewardKL).validate_python(
+            {"type": "none"}
+        )
+    )
+    """Penalty for the distance to a reference model."""
+    entropy_bonus: float = 0.0
+    """Weight c of −c·entropy in each token's loss."""
+    router: Router = Field(
+        default_factory=lambda: TypeAdapter[Any](Router).validate_python(
+            {"aux_loss": None, "z_loss": None, "replay": False}
+        )
+    )
+    """Routers of a mixture-of-experts model."""
+    early_stop_ratio: float | None = None
+    """Skip the rest of a batch's updates, this one included, if the mean ratio over a minibatch
+exceeds this."""
+    early_stop_kl: float | None = None
+    """The same for the mean k3 of KL(π_prox ‖ π), in nats per token."""
+
+
+class AverageNormalisation(Model):
+    """Mean and deviation of all returns so far."""
+
+    eps: float = 1e-05
+    """Least variance."""
+    clip: float | None = None
+    """Clip the returns that the critic learns to ± this many deviations from the mean (AReaL: 5).
+It then never learns the full value of a success that is rarer: with rewards of two values, 5
+clips successes below 3.8 %. Default: no clip."""
+    type: Literal["average"]
+    """Mean and deviation of all returns so far."""
+
+
+class BPETokenizer(Model):
+    """Byte-pair encoding over bytes, trained on the run's rows, with a chat template as ChatML that
+    also writes tools and their calls."""
+
+    type: Literal["bpe"]
+    """Byte-pair encoding over bytes, trained on the run's rows, with a chat template as ChatML that
+also writes tools and their calls."""
+    vocabulary: int = 4096
+    """Tokens: bytes, merges, and four special ones."""
+
+
+class Balance(Model):
+    """Only for models with experts; others accept the defaults and 0 alone."""
+
+    aux_loss: float | None = None
+    """Weight of the load-balancing loss; null: the model's own (`router_aux_loss_coef` in its
+config); 0: none. Costs one more forward pass, unless routing is replayed."""
+    z_loss: float | None = None
+    """Weight of the router z-loss, the mean of logsumexp(router logits)²; null: the model's own
+(`router_z_loss_coef`, which few have); 0: none."""
+
+
+class BestOf(Model):
+    """Samples more completions of a prompt than it trains (AReaL)."""
+
+    generation_size: int
+    """Completions sampled per prompt; `samples_per_prompt` of them are trained."""
+    keep: Literal["best", "worst", "both"] = "best"
+    """The completions that are trained. both: half the best and half the worst; an odd number takes
+one more of the best."""
+
+
+class CISPOLoss(Model):
+    """−sg(clip(ρ, 1 − epsilon_low, 1 + epsilon_high))·A·log π (MiniMax-M1)."""
+
+    type: Literal["cispo"]
+    """−sg(clip(ρ, 1 − epsilon_low, 1 + epsilon_high))·A·log π (MiniMax-M1)."""
+    epsilon_low: float = 1.0
+    """Lower clip of the weight; 1 means none."""
+    epsilon_high: float = 0.28
+    """Upper clip of the weight."""
+    absolute_cap: float | None = None
+    """Use min(ρ, absolute_cap) as the weight, and neither epsilon."""
+
+
+class Calculator(Model):
+    """The policy may call a calculator (nanochat): after `start`, an expression and `end` the
+    result is inserted, between `output_start` and `output_end`, and sampling goes on. The result
+    counts towards the answer's length, verifiers read it, and it is not trained. The calculator
+    knows numbers, + - * / // ( ) and 'text'.count('t'); for anything else nothing is inserted."""
+
+    type: Literal["calculator"]
+    """The policy may call a calculator (nanochat): after `start`, an expression and `end` the
+result is inserted, between `output_start` and `output_end`, and sampling goes on. The result
+counts towards the answer's length, verifiers read it, and it is not trained. The calculator
+knows numbers, + - * / // ( ) and 'text'.count('t'); for anything else nothing is inserted."""
+    start: str = "<|python_start|>"
+    """Text that begins a call."""
+    end: str = "<|python_end|>"
+    """Text that ends a call. Sampling stops at each one, even outside a call."""
+    output_start: str = "<|output_start|>"
+    """Text before the result."""
+    output_end: str = "<|output_end|>"
+    """Text after the result."""
+    max_calls: int = 16
+    """Calls per answer that get a result."""
+
+
+class CharacterTokenizer(Model):
+    """One token per character of `alphabet`, plus beginning, end and padding."""
+
+    type: Literal["character"] = "character"
+    """One token per character of `alphabet`, plus beginning, end and padding."""
+    alphabet: str = "0123456789+-*/=() "
+    """All characters that prompts and answers may have."""
+
+
+class Component(Model):
+    """A dataset, and how much of an epoch it makes up."""
+
+    dataset: str
+    """Name or id of an uploaded dataset."""
+    repeats: float | None = None
+    """How often each of its rows comes in an epoch, e.g. 3, or 0.5 for every other row; default:
+once."""
+    weight: float | None = None
+    """Its share of an epoch, in proportion to the weights of the other datasets, instead of
+`repeats`. An epoch then has as many rows as all datasets have together."""
+
+
+class ConstantLength(Model):
+    """Sum / (sequences · max_tokens) (Dr. GRPO); of a mixture, the largest of any dataset."""
+
+    type: Literal["constant"]
+    """Sum / (sequences · max_tokens) (Dr. GRPO); of a mixture, the largest of any dataset."""
+
+
+class Critic(Model):
+    """A value head on a second model, trained in the policy's minibatches and epochs."""
+
+    path: str | None = None
+    """The model it starts from: a folder, a hub name, or `run:RUN`, with the policy's tokenizer.
+Default: the model that the policy started from. The head of a reward model is kept; a new head
+returns 0."""
+    optimizer: AdamW | AdamW8bit | MuonAdamW = Field(
+        default_factory=lambda: TypeAdapter[Any](AdamW | AdamW8bit | MuonAdamW).validate_python(
+            {
+                "eps": 1e-08,
+                "weight_decay": 0.0,
+                "max_grad_norm": 1.0,
+                "in_backward": False,
+                "lr": 1e-06,
+                "betas": [0.9, 0.999],
+                "type": "adamw",
+            }
+        )
+    )
+    """Its optimizer; the learning rate follows the run's `schedule`."""
+    loss: SquaredValueLoss | HuberValueLoss = Field(
+        default_factory=lambda: TypeAdapter[Any](SquaredValueLoss | HuberValueLoss).validate_python(
+            {"clip_range": 0.2, "type": "mse"}
+        )
+    )
+    """Value loss, the mean over a minibatch's values."""
+    loss_weight: float = 1.0
+    """Multiplies the value loss. It matters for `max_grad_norm`, not for Adam's updates."""
+    warmup_steps: int = 0
+    """Steps at the start of the run that train the critic alone."""
+    normalisation: ExponentialNormalisation | AverageNormalisation | None = None
+    """Normalise the returns that the critic learns. Default: no."""
+
+
+class Curriculum(Model):
+    """Prefers prompts that are solved now and then. With p, the running pass rate of a row, its
+    task is sampled with probability 4·p·(1 − p), the variance of success as a share of the largest
+    (Foster et al. 2025); a row without a pass rate is sampled. p is the mean of the newest group's
+    share of correct answers and of what p was before."""
+
+    least: float = 0.1
+    """Least probability, so that prompts that are always or never solved are tried again."""
+
+
+class DPO(Model):
+    """Direct preference optimisation (Rafailov et al. 2023): of two answers to a prompt, the
+    `chosen` one becomes more likely than the `rejected` one. The reference is the model that the
+    run starts from. `data.train_on` has no effect: the answers alone are in the loss."""
+
+    type: Literal["dpo"]
+    """Direct preference optimisation (Rafailov et al. 2023): of two answers to a prompt, the
+`chosen` one becomes more likely than the `rejected` one. The reference is the model that the
+run starts from. `data.train_on` has no effect: the answers alone are in the loss."""
+    beta: float = 0.1
+    """How strongly a preference counts against the distance from the reference: the lower, the
+further the policy goes."""
+    label_smoothing: float = 0.0
+    """Share of the pairs whose preference is taken to be the wrong way round (conservative DPO)."""
+
+
+class DPPOLoss(Model):
+    """−keep·A·r + tau·(log r)², r = π/μ; keep is 0 where A > 0 and π − μ > delta, or A < 0 and
+    π − μ < −delta, else 1 (DPPO). Takes no correction."""
+
+    type: Literal["dppo"]
+    """−keep·A·r + tau·(log r)², r = π/μ; keep is 0 where A > 0 and π − μ > delta, or A < 0 and
+π − μ < −delta, else 1 (DPPO). Takes no correction."""
+    delta: float = 0.2
+    """Largest move of a token's probability in the direction of its advantage."""
+    tau: float = 0.001
+    """Weight of the pull towards the sampler."""
+
+
+class Data(Model):
+    """The prompts."""
+
+    dataset: str = ""
+    """Name or id of an uploaded dataset. Required, unless `source` is `sessions`."""
+    repeats: float | None = None
+    """How often each of its rows comes in an epoch, e.g. 3, or 0.5 for every other row; default:
+once."""
+    weight: float | None = None
+    """Its share of an epoch, in proportion to the weights of the other datasets, instead of
+`repeats`. An epoch then has as many rows as all datasets have together."""
+    name: str | None = None
+    """Name in the metrics of a mixture; default: the dataset's, numbered if it is there more than
+once (`words`, `words#2`)."""
+    system: str | None = None
+    """System message before each prompt, unless it is a chat that has one."""
+    template: str = "{prompt}"
+    """Text around a text prompt, e.g. to ask for an answer format. A chat stays as it is."""
+    chat_template: str = "auto"
+    """auto: the tokenizer's chat template, if it has one; none: prompts stay plain text; else the
+text of a Jinja template, which the model keeps. `headrace submit` also takes the PATH of a
+file."""
+    chat_template_kwargs: dict[str, Any] = {}
+    """Variables of the chat template by name, e.g. `{enable_thinking: false}` for Qwen3. They hold
+wherever the run renders a prompt: in training, evaluation, sessions and `headrace chat`."""
+    source: Literal["dataset", "sessions"] = "dataset"
+    """With `sessions` the run has no dataset: applications open sessions as they have conversations
+(docs/agents.md, live traffic). Needs `rollout.episode: sessions`."""
+    reward_deadline: float | None = None
+    """With `source: sessions`: seconds after a session's end by which its reward has to come. One
+without a reward by then is discarded. Default: a day."""
+    mix: list[MixedPrompts] = []
+    """More datasets, mixed in. A mixture has the rows that its datasets have at submission."""
+    long_prompts: Literal["drop", "cut"] = "drop"
+    """How long prompts are handled. `drop`: the row of a prompt that fills
+`rollout.vllm.max_model_len` is not trained. `cut`: the longest text of a prompt loses its
+beginning, so that `max_tokens` of an answer fit after the prompt. Events of the run count the
+long prompts."""
+    order: Literal["shuffled", "file"] = "shuffled"
+    """The order of the rows in an epoch. `shuffled`: another one in each epoch, by `training.seed`.
+`file`: as they were uploaded, in every epoch."""
+    filter: DatasetFilter | None = None
+    """Filter prompts that stay too hard or too easy: their later tasks end at once, as
+`filtered_prompt`, and other prompts take their place."""
+    curriculum: Curriculum | None = None
+    """Sample prompts by their running pass rate: other tasks end at once, as `curriculum`, and the
+next prompts take their place. `{}` is enough."""
+
+
+class DatasetFilter(Model):
+    """Filters prompts that stay too hard or too easy out of later epochs (AReaL)."""
+
+    low: float | None = None
+    """A prompt is too hard if the mean reward of its samples, before shaping, is below."""
+    high: float | None = None
+    """It is too easy if that mean is above."""
+    passes: int = 2
+    """Times in a row that a prompt must be so."""
+    max_share: float = 0.1
+    """At most this share of the dataset is filtered, first come, first served."""
+
+
+class DynamicSampling(Model):
+    """Filters groups whose trained samples all have the same reward, and groups of prompts that
+    are too hard or too easy (DAPO). They do not count towards a batch."""
+
+    low: float | None = None
+    """Also filter groups with a mean reward below this (too hard)."""
+    high: float | None = None
+    """Also filter groups with a mean reward above this (too easy)."""
+    max_filtered: int = 10
+    """The run fails when more than max_filtered · `prompts_per_step` groups are filtered for one
+batch."""
+
+
+class EMAReference(Model):
+    """After each step, reference + rate · (policy − reference), weight by weight (AReaL)."""
+
+    path: str | None = None
+    """The model that the reference is at first: a folder, a hub name, or `run:RUN`, with the
+policy's tokenizer; `ema` and `refresh` also need the policy's architecture. Default: the model
+that the run started from."""
+    type: Literal["ema"]
+    """After each step, reference + rate · (policy − reference), weight by weight (AReaL)."""
+    rate: float
+    """Share of the difference that is added. AReaL calls it `ref_ema_eta`."""
+
+
+class Evaluation(Model):
+    """Accuracy on held-out rows, each time by one version, while training goes on."""
+
+    dataset: str
+    """Name or id of the held-out dataset."""
+    name: str | None = None
+    """The name in metrics and on the page; default: the dataset's name."""
+    rows: int | None = None
+    """Only this many rows, the first ones; default: all."""
+    samples: int | None = None
+    """Completions per row; default: 1."""
+    temperature: float | None = None
+    """Sampling temperature; default: 0, which is greedy."""
+    max_tokens: int | None = None
+    """Longest completion; default: sampling.max_tokens."""
+    category: str | None = None
+    """A column of the rows by whose values the metrics are also given, e.g. `level`; of a column
+that is an object, `COLUMN.KEY`."""
+    system: str | None = None
+    """System message before each prompt that is not a chat already; default: as in `data`."""
+    template: str | None = None
+    """Text around a text prompt, with the placeholder {prompt}; default: the dataset's own, if it
+was uploaded with a mapping that brings one; else as in `data`."""
+    rewards: list[RewardComponentInput] | None = None
+    """Components of its reward; default: the dataset's own, else the run's `rewards`."""
+    more: list[HeldOut] = []
+    """More held-out datasets. They are evaluated one after the other."""
+    every: int | None = None
+    """Steps between evaluations; default: only at start and end. One that falls due while another
+is open waits for it."""
+    at_start: bool = True
+    """Also evaluate before the first step."""
+    workers: int = 1
+    """Workers that answer while training goes on: those that only evaluate
+(`HEADRACE_EVALUATION_ONLY`), then idle ones. The others go on with training alone. After the
+last step all workers answer."""
+    share: float = 0.5
+    """The share of such a worker's completions in vLLM that evaluation may use while the worker has
+prompts to train on. Evaluation gets more if training leaves room."""
+
+
+class ExponentialNormalisation(Model):
+    """Exponential moving mean and deviation of the returns."""
+
+    eps: float = 1e-05
+    """Least variance."""
+    clip: float | None = None
+    """Clip the returns that the critic learns to ± this many deviations from the mean (AReaL: 5).
+It then never learns the full value of a success that is rarer: with rewards of two values, 5
+clips successes below 3.8 %. Default: no clip."""
+    type: Literal["exponential"] = "exponential"
+    """Exponential moving mean and deviation of the returns."""
+    beta: float = 0.99995
+    """Decay per batch."""
+
+
+class FrozenReference(Model):
+    """The model that the run started from, or the one at `path`."""
+
+    path: str | None = None
+    """The model that the reference is at first: a folder, a hub name, or `run:RUN`, with the
+policy's tokenizer; `ema` and `refresh` also need the policy's architecture. Default: the model
+that the run started from."""
+    type: Literal["frozen"] = "frozen"
+    """The model that the run started from, or the one at `path`."""
+
+
+class GAE(Model):
+    """Σ over the tokens l from t on of (gamma·lambda)^(l−t)·δ_l, δ_t = r_t + gamma·V_{t+1} − V_t
+    (generalised advantage estimation). Needs `critic`."""
+
+    type: Literal["gae"]
+    """Σ over the tokens l from t on of (gamma·lambda)^(l−t)·δ_l, δ_t = r_t + gamma·V_{t+1} − V_t
+(generalised advantage estimation). Needs `critic`."""
+    gamma: float = 1.0
+    """Discount per token in the loss."""
+    lambda_: float = Field(default=0.95, alias="lambda")
+    """1: the return minus V, no bias; 0: δ alone, least variance."""
+    whiten: Literal["batch", "group"] | Literal[False] = "batch"
+    """(A − mean A) / (std A + 1e-6) over the tokens of the whole `batch` (which `true` means), or
+over those of the samples of each prompt, its `group` (AReaL's group_adv_norm); `false`: not."""
+    score_at: Literal["last", "end"] = "last"
+    """The place that gets r: the `last` token in the loss; or the `end` after the completion's last
+token (torchtune), so that the critic's V there takes part in the advantages and learns r. A
+truncated completion has no end, and its last token gets r."""
+    keep_mean: bool = False
+    """Add mean A back after whitening (torchtune)."""
+    bootstrap_truncated: bool = False
+    """After the last token of a truncated completion take the critic's V, not 0."""
+
+
+class GSPOLoss(Model):
+    """The loss of ppo, with s·π/sg(π) for ρ, s = sg(exp(mean of log ρ over the sequence))
+    (GSPO)."""
+
+    type: Literal["gspo"]
+    """The loss of ppo, with s·π/sg(π) for ρ, s = sg(exp(mean of log ρ over the sequence))
+(GSPO)."""
+    epsilon_low: float = 0.0003
+    """Lower clip of the sequence ratio."""
+    epsilon_high: float = 0.0004
+    """Upper clip of the sequence ratio."""
+
+
+class GlobalWhiten(Model):
+    """(G − mean G) / (std G + 1e-6) over the tokens of the whole batch, G the discounted return:
+    gamma to the number of tokens that follow, times r (REINFORCE++). With rewards for each token it
+    is GAE without a critic (AReaL's disable_value)."""
+
+    type: Literal["global_whiten"]
+    """(G − mean G) / (std G + 1e-6) over the tokens of the whole batch, G the discounted return:
+gamma to the number of tokens that follow, times r (REINFORCE++). With rewards for each token it
+is GAE without a critic (AReaL's disable_value)."""
+    gamma: float = 1.0
+    """Discount per token in the loss."""
+    baseline: bool = False
+    """Subtract the group's mean from r first (REINFORCE++-baseline)."""
+    whiten: Literal["batch", "group"] = "batch"
+    """The tokens that mean and deviation are of: those of the whole `batch`, or those of the
+samples of each prompt, its `group` (AReaL's group_adv_norm)."""
+
+
+class GroupMean(Model):
+    """r − mean of the group."""
+
+    type: Literal["group_mean"]
+    """r − mean of the group."""
+
+
+class GroupZScore(Model):
+    """(r − mean) / (std + 1e-6) within the group (GRPO)."""
+
+    type: Literal["group_zscore"] = "group_zscore"
+    """(r − mean) / (std + 1e-6) within the group (GRPO)."""
+
+
+class HeldOut(Model):
+    """A held-out dataset, and how its rows are answered and scored. In `more`, an option that is
+    left out is as in `evaluation` itself."""
+
+    dataset: str
+    """Name or id of the held-out dataset."""
+    name: str | None = None
+    """The name in metrics and on the page; default: the dataset's name."""
+    rows: int | None = None
+    """Only this many rows, the first ones; default: all."""
+    samples: int | None = None
+    """Completions per row; default: 1."""
+    temperature: float | None = None
+    """Sampling temperature; default: 0, which is greedy."""
+    max_tokens: int | None = None
+    """Longest completion; default: sampling.max_tokens."""
+    category: str | None = None
+    """A column of the rows by whose values the metrics are also given, e.g. `level`; of a column
+that is an object, `COLUMN.KEY`."""
+    system: str | None = None
+    """System message before each prompt that is not a chat already; default: as in `data`."""
+    template: str | None = None
+    """Text around a text prompt, with the placeholder {prompt}; default: the dataset's own, if it
+was uploaded with a mapping that brings one; else as in `data`."""
+    rewards: list[RewardComponentInput] | None = None
+    """Components of its reward; default: the dataset's own, else the run's `rewards`."""
+
+
+class HuberValueLoss(Model):
+    """Like mse, but errors d beyond delta count delta·(|d| − delta/2) instead of ½d²."""
+
+    clip_range: float | None = 0.2
+    """Largest change of V from its value before the batch's updates; null: no limit."""
+    type: Literal["huber"]
+    """Like mse, but errors d beyond delta count delta·(|d| − delta/2) instead of ½d²."""
+    delta: float = 10.0
+    """Errors above this count linearly."""
+
+
+class LaggedProximal(Model):
+    """π_prox = a copy of the policy, refreshed every `every` steps (minimind). Without w, the
+    sampler's mismatch stays uncorrected."""
+
+    type: Literal["lagged"]
+    """π_prox = a copy of the policy, refreshed every `every` steps (minimind). Without w, the
+sampler's mismatch stays uncorrected."""
+    every: int = 4
+    """Steps between refreshes."""
+
+
+class LeaveOneOut(Model):
+    """r − mean of the other samples of the group (RLOO)."""
+
+    type: Literal["leave_one_out"]
+    """r − mean of the other samples of the group (RLOO)."""
+
+
+class Likelihood(Model):
+    """−log π of the tokens that `data.train_on` names, on average."""
+
+    type: Literal["likelihood"] = "likelihood"
+    """−log π of the tokens that `data.train_on` names, on average."""
+
+
+class LoRA(Model):
+    """Adapters (Hu et al. 2021): a layer W·x becomes W·x + alpha / rank · B·A·x. Only A and B are
+    trained, published and saved in checkpoints."""
+
+    rank: int = 16
+    """Rows of A and columns of B. vLLM serves at most 512."""
+    alpha: float = 32.0
+    """Scale of the adapters, before division by `rank`."""
+    targets: list[str] | None = None
+    """Linear layers with adapters, by the ends of their names, e.g. [q_proj, v_proj]; default: all
+except the output head."""
+
+
+class LoglinearProximal(Model):
+    """log μ + d/(d + 1)·(sg(log π) − log μ), d versions after the token was sampled: an estimate
+    of `recompute` without its forward pass (AReaL)."""
+
+    type: Literal["loglinear"]
+    """log μ + d/(d + 1)·(sg(log π) − log μ), d versions after the token was sampled: an estimate
+of `recompute` without its forward pass (AReaL)."""
+
+
+class MLflow(Model):
+    """A run of MLflow with the name of this run, on the installation's tracking server."""
+
+    experiment: str = "headrace"
+    """The experiment. A missing one is made."""
+
+
+class MaskCorrection(Model):
+    """Weight w where low ≤ w ≤ high, else 0 (IcePop)."""
+
+    type: Literal["mask"]
+    """Weight w where low ≤ w ≤ high, else 0 (IcePop)."""
+    low: float = 0.5
+    """Tokens with a smaller weight get weight 0."""
+    high: float = 5.0
+    """Tokens with a larger weight get weight 0."""
+    level: Literal["token", "sequence"] = "token"
+    """One weight per token, or the geometric mean per sequence."""
+
+
+class MixedPrompts(Model):
+    """A dataset that is mixed in. Keys that it leaves out are as for `data.dataset`."""
+
+    dataset: str
+    """Name or id of an uploaded dataset."""
+    repeats: float | None = None
+    """How often each of its rows comes in an epoch, e.g. 3, or 0.5 for every other row; default:
+once."""
+    weight: float | None = None
+    """Its share of an epoch, in proportion to the weights of the other datasets, instead of
+`repeats`. An epoch then has as many rows as all datasets have together."""
+    name: str | None = None
+    """Name in the metrics of a mixture; default: the dataset's, numbered if it is there more than
+once (`words`, `words#2`)."""
+    system: str | None = None
+    """System message; default: `data.system`."""
+    template: str | None = None
+    """Text around a text prompt; default: `data.template`."""
+    chat_template: Literal["auto", "none"] | None = None
+    """Default: `data.chat_template`."""
+    rewards: list[RewardComponentInput] = []
+    """Components of the reward of its answers; default: the run's `rewards`."""
+    max_tokens: int | None = None
+    """Longest completion, in tokens; default: `sampling.max_tokens`."""
+    episode: SingleTurn | Calculator | Tools | Sessions | OwnEpisode | None = None
+    """How a completion is made; default: `rollout.episode`."""
+
+
+class MuonAdamW(Model):
+    """Muon for the matrices inside the blocks, AdamW for embeddings, head and vectors."""
+
+    eps: float = 1e-08
+    """Added to Adam's denominator."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay."""
+    max_grad_norm: float | None = 1.0
+    """Gradients are scaled down to this global norm; null: never."""
+    in_backward: bool = False
+    """Update each weight in the backward pass, as soon as its gradient is there, and free the
+gradient. For one rank, or training.parallel fsdp, and minibatches of one micro-batch."""
+    type: Literal["muon"]
+    """Muon for the matrices inside the blocks, AdamW for embeddings, head and vectors."""
+    lr: float = 0.02
+    """Peak learning rate of the matrices."""
+    momentum: float = 0.95
+    """Muon's momentum."""
+    momentum_start: float | None = None
+    """Muon's momentum at the first step, from which it rises to `momentum` (nanochat: 0.85);
+default: it is `momentum` from the first step."""
+    momentum_warmup_steps: int = 300
+    """Steps (batches) until it has risen."""
+    adamw_lr: float = 0.003
+    """Peak learning rate of everything else."""
+    embedding_lr: float | None = None
+    """Peak learning rate of the embedding; default: adamw_lr."""
+    unembedding_lr: float | None = None
+    """Peak learning rate of the output head, unless it is tied to the embedding; default:
+adamw_lr."""
+    scalar_lr: float | None = None
+    """Peak learning rate of norms, biases and other vectors; default: adamw_lr."""
+    initial_lr_fraction: float = 1.0
+    """Factor on all learning rates here (nanochat's init_lr_frac): supervised training of a
+pretrained model begins at a fraction of its pretraining rates."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """AdamW's betas."""
+    embedding_weight_decay: float | None = None
+    """Weight decay of the embedding; default: weight_decay. Vectors never decay."""
+    unembedding_weight_decay: float | None = None
+    """Weight decay of the output head; default: weight_decay."""
+
+
+class NoCorrection(Model):
+    """Weight 1."""
+
+    type: Literal["none"] = "none"
+    """Weight 1."""
+
+
+class NoKL(Model):
+    """No KL term; no reference model is loaded."""
+
+    type: Literal["none"] = "none"
+    """No KL term; no reference model is loaded."""
+
+
+class OffPolicySequenceMask(Model):
+    """Weight 0 for sequences with A < 0 and mean(log μ − log π) > delta, else 1 (DeepSeek-V3.2)."""
+
+    type: Literal["off_policy_sequence_mask"]
+    """Weight 0 for sequences with A < 0 and mean(log μ − log π) > delta, else 1 (DeepSeek-V3.2)."""
+    delta: float = 0.5
+    """How much less likely a bad answer may be for the policy, in nats per token."""
+
+
+class OwnEpisode(Model):
+    """A class that an installed package has as an entry point of the group `headrace.episodes`."""
+
+    type: Literal["own"]
+    """A class that an installed package has as an entry point of the group `headrace.episodes`."""
+    name: str
+    """The entry point's name."""
+    options: dict[str, Any] = {}
+    """Keyword arguments for the class."""
+
+
+class PPOLoss(Model):
+    """−min(ρA, clip(ρ, 1 − epsilon_low, 1 + epsilon_high)·A) (PPO)."""
+
+    type: Literal["ppo"] = "ppo"
+    """−min(ρA, clip(ρ, 1 − epsilon_low, 1 + epsilon_high)·A) (PPO)."""
+    epsilon_low: float = 0.2
+    """The ratio is clipped below at 1 − epsilon_low."""
+    epsilon_high: float = 0.2
+    """The ratio is clipped above at 1 + epsilon_high."""
+    dual_clip: float | None = None
+    """For A < 0 the loss is at most −dual_clip · A."""
+
+
+class Packing(Model):
+    """Fill rows of `data.max_seq_len` tokens with conversations that do not see each other, by best
+    fit: the longest one that still fits whole comes next. A step then has a number of tokens."""
+
+    tokens_per_step: int
+    """Tokens of each step, padding included: a multiple of `data.max_seq_len`."""
+    when_none_fits: Literal["pad", "crop"] = "pad"
+    """The rest of a row into which no waiting conversation fits. `pad` leaves it empty, which costs
+no computation. `crop` fills it with the beginning of a conversation, whose end is lost."""
+    crop: Literal["shortest", "first"] = "shortest"
+    """The conversation that `when_none_fits: crop` cuts. `shortest`: the shortest, which loses
+least. `first`: the one that has waited longest."""
+    buffer: int = 1000
+    """Conversations among which the one that fits best is chosen."""
+
+
+class Placement(Model):
+    """The device of each."""
+
+    reference: str = "same"
+    """Device of the reference model, which the KL term compares the policy with."""
+    lagged: str = "same"
+    """Device of the lagged copy of the policy (`algorithm.proximal` of type `lagged`)."""
+    critic: str = "same"
+    """Device of the critic and of its optimizer's state."""
+    teacher: str = "same"
+    """Device of the teacher."""
+
+
+class PretrainedModel(Model):
+    """A model folder in Hugging Face layout, a hub name, or an earlier run's last checkpoint."""
+
+    source: Literal["pretrained"] = "pretrained"
+    """A model folder in Hugging Face layout, a hub name, or an earlier run's last checkpoint."""
+    path: str
+    """A folder, a hub name (`org/name`), or `run:RUN` for the checkpoint of another run.
+`run:RUN@STEP` selects the checkpoint of a step."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type of the forward pass and of published weights; optimizers work on float32. auto: on a GPU
+the model's own (bfloat16 for float16), on a CPU float32; a run that resumes keeps its type."""
+    trust_remote_code: bool = False
+    """Run Python code that the model's folder ships. Read that code first. Refused unless the
+operator allows it (HEADRACE_TRUST_REMOTE_CODE)."""
+    lora: LoRA | None = None
+    """Train adapters instead of the model's own weights; default: train all weights."""
+
+
+class PromptMean(Model):
+    """Mean over prompts of their token means; with `chunk`, over chunks of a prompt's samples."""
+
+    type: Literal["prompt_mean"]
+    """Mean over prompts of their token means; with `chunk`, over chunks of a prompt's samples."""
+    chunk: int | None = None
+    """Samples of a prompt that are averaged together, in sampling order; default: all of them."""
+
+
+class RLConfig(Model):
+    """Reinforcement learning of one policy, on one dataset or on several."""
+
+    type: Literal["rl"] = "rl"
+    """Reinforcement learning of one policy, on one dataset or on several."""
+    model: PretrainedModel
+    """The policy to start from."""
+    data: Data
+    """The prompts."""
+    rewards: list[RewardComponentInput]
+    """Components of the reward, which is their weighted sum. The first one decides whether an
+answer counts as correct. If the submission itself names none, those of its dataset come before
+the recipe's, if the dataset was uploaded with a named mapping; so does `data.template`. The
+list may be empty where agents or an episode of your own say all rewards, and with advantage
+`reverse_kl`, which learns nothing from them."""
+    sampling: Sampling = Field(
+        default_factory=lambda: TypeAdapter[Any](Sampling).validate_python(
+            {
+                "temperature": 1.0,
+                "top_p": 1.0,
+                "top_k": 0,
+                "max_tokens": 64,
+                "ignore_eos": False,
+                "stop_token_ids": [],
+                "seed": None,
+            }
+        )
+    )
+    """Sampling options."""
+    rollout: Rollout = Field(
+        default_factory=lambda: TypeAdapter[Any](Rollout).validate_python(
+            {
+                "max_staleness": 1,
+                "lease_seconds": 60.0,
+                "update_mode": "keep",
+                "weights": "auto",
+                "straggler_deadline": None,
+                "at_deadline": "complete",
+                "stragglers": "wait",
+                "groups_in_flight": None,
+                "episode": {"type": "single_turn"},
+                "canary_limit": None,
+                "vllm": {
+                    "dtype": "auto",
+                    "extra": {},
+                    "gpu_memory_utilization": None,
+                    "max_model_len": None,
+                    "max_num_seqs": None,
+                    "ngram_tokens": 0,
+                    "quantization": None,
+                    "sleeps": False,
+                    "startup_seconds": 600.0,
+                    "tensor_parallel_size": 1,
+                },
+                "keep_share": "auto",
+                "stream_bytes": 1073741824,
+            }
+        )
+    )
+    """Rollout workers."""
+    algorithm: Algorithm = Field(
+        default_factory=lambda: TypeAdapter[Any](Algorithm).validate_python(
+            {
+                "prompts_per_step": 32,
+                "samples_per_prompt": 8,
+                "dynamic_sampling": None,
+                "best_of": None,
+                "minibatches": 1,
+                "epochs_per_batch": 1,
+                "shaping": {
+                    "bias": 0.0,
+                    "mask_no_eos_with_zero": False,
+                    "mask_truncated": False,
+                    "max_reward_clip": None,
+                    "min_response_length": 0,
+                    "overlong_buffer": 0,
+                    "overlong_factor": 1.0,
+                    "penalise_no_eos": False,
+                    "reward_penalty": None,
+                    "scale": 1.0,
+                },
+                "advantage": {"type": "group_zscore"},
+                "critic": None,
+                "teacher": None,
+                "loss": {"dual_clip": None, "epsilon_high": 0.2, "epsilon_low": 0.2, "type": "ppo"},
+                "aggregation": {"type": "token_mean"},
+                "proximal": {"type": "sampler"},
+                "correction": {"type": "none"},
+                "kl": {"type": "none"},
+                "entropy_bonus": 0.0,
+                "router": {"aux_loss": None, "replay": False, "z_loss": None},
+                "early_stop_ratio": None,
+                "early_stop_kl": None,
+            }
+        )
+    )
+    """The objective."""
+    optimizer: AdamW | AdamW8bit | MuonAdamW = Field(
+        default_factory=lambda: TypeAdapter[Any](AdamW | AdamW8bit | MuonAdamW).validate_python(
+            {
+                "eps": 1e-08,
+                "weight_decay": 0.0,
+                "max_grad_norm": 1.0,
+                "in_backward": False,
+                "lr": 1e-06,
+                "betas": [0.9, 0.999],
+                "type": "adamw",
+            }
+        )
+    )
+    """The optimizer."""
+    schedule: Schedule = Field(
+        default_factory=lambda: TypeAdapter[Any](Schedule).validate_python(
+            {"type": "constant", "warmup_steps": 0, "floor": 0.0, "decay_share": 0.2}
+        )
+    )
+    """Learning rate schedule."""
+    training: Training = Field(
+        default_factory=lambda: TypeAdapter[Any](Training).validate_python(
+            {
+                "tokens_per_microbatch": 16384,
+                "activation_checkpointing": "auto",
+                "parallel": "auto",
+                "context_parallel": 1,
+                "compile": "auto",
+                "compile_backend": "inductor",
+                "max_steps": None,
+                "epochs": None,
+                "offload": [],
+                "checkpoint_every": 10,
+                "checkpoint_seconds": None,
+                "keep_checkpoints": 2,
+                "seed": 0,
+            }
+        )
+    )
+    """Length, micro-batches and checkpoints."""
+    placement: Placement = Field(
+        default_factory=lambda: TypeAdapter[Any](Placement).validate_python(
+            {"reference": "same", "lagged": "same", "critic": "same", "teacher": "same"}
+        )
+    )
+    """Devices of the models besides the policy. `same` is the policy's device. `cuda:N` is another
+one: the first rank of a host puts the model on GPU N and computes it there, the second on GPU
+N + 1, and so on."""
+    evaluation: Evaluation | None = None
+    """Held-out evaluation."""
+    tracking: Tracking = Field(
+        default_factory=lambda: TypeAdapter[Any](Tracking).validate_python(
+            {"tensorboard": None, "wandb": None, "mlflow": None, "trackio": None}
+        )
+    )
+    """Experiment trackers that get this run's metrics."""
+
+
+class RecomputeProximal(Model):
+    """π_prox = π at the start of each batch, by one more forward pass (decoupled PPO, AReaL)."""
+
+    type: Literal["recompute"]
+    """π_prox = π at the start of each batch, by one more forward pass (decoupled PPO, AReaL)."""
+
+
+class ReferenceKL(Model):
+    """beta · KL to the reference, in the loss; with d = log π − log π_ref: k1 d, k2 d²/2, k3
+    e^(−d) + d − 1, k3+ the value of k3 with the gradient of k2."""
+
+    type: Literal["k1", "k2", "k3", "k3+"]
+    """beta · KL to the reference, in the loss; with d = log π − log π_ref: k1 d, k2 d²/2, k3
+e^(−d) + d − 1, k3+ the value of k3 with the gradient of k2."""
+    beta: float = 0.04
+    """Weight of the term."""
+    per: Literal["token", "sample"] = "token"
+    """`token`: the term is part of each token's loss, and aggregated with it. `sample`: it is
+summed over each sample, and the mean over samples is added to the loss (minimind)."""
+    adaptive: AdaptiveBeta | None = None
+    """Adapt `beta` to the KL; default: beta is constant."""
+    reference: FrozenReference | EMAReference | RefreshReference = Field(
+        default_factory=lambda: TypeAdapter[Any](
+            FrozenReference | EMAReference | RefreshReference
+        ).validate_python({"path": None, "type": "frozen"})
+    )
+    """The model π_ref."""
+
+
+class RefreshReference(Model):
+    """A copy of the policy, refreshed every `every` steps."""
+
+    path: str | None = None
+    """The model that the reference is at first: a folder, a hub name, or `run:RUN`, with the
+policy's tokenizer; `ema` and `refresh` also need the policy's architecture. Default: the model
+that the run started from."""
+    type: Literal["refresh"]
+    """A copy of the policy, refreshed every `every` steps."""
+    every: int
+    """Steps between refreshes."""
+
+
+class ReinforceLoss(Model):
+    """−A·log π without a ratio; a correction multiplies it by sg(π)/μ."""
+
+    type: Literal["reinforce"]
+    """−A·log π without a ratio; a correction multiplies it by sg(π)/μ."""
+
+
+class ReverseKL(Model):
+    """log π_teacher − log π_prox of each sampled token: minus the KL of the policy to the teacher,
+    in expectation (on-policy distillation; Agarwal et al. 2024). Needs `teacher`, and no reward."""
+
+    type: Literal["reverse_kl"]
+    """log π_teacher − log π_prox of each sampled token: minus the KL of the policy to the teacher,
+in expectation (on-policy distillation; Agarwal et al. 2024). Needs `teacher`, and no reward."""
+
+
+class RewardComponentInput(Model):
+    """One component of the reward: a verifier and its weight."""
+
+    verifier: str
+    """Name of a verifier of the reward service."""
+    name: str | None = None
+    """Name for gates and metrics; default: the verifier's name, numbered if it is used more than
+once (`math`, `math#2`)."""
+    weight: float = 1.0
+    """The reward is the weighted sum over components."""
+    clip: tuple[float, float] | None = None
+    """Clip the verifier's reward to [least, most], before the weight."""
+    only_if: Gate | None = None
+    """Score only samples for which another component was high enough; others get 0."""
+    dense: Literal["values", "cumulative"] | None = None
+    """For verifiers that score parts of an answer: reward each part at its end, and only the rest
+at the answer's end. values: a part earns its score. cumulative: a score is that of the answer
+up to there, and a part earns the difference to the score before. Default: the whole reward at
+the end. Needs an advantage with rewards per token (`global_whiten`, `gae`)."""
+    params: dict[str, Any] = {}
+    """The verifier's parameters."""
+
+
+class RewardKL(Model):
+    """Adds −beta·(log π_prox − log π_ref) to the reward of each token, fixed during the batch.
+    Needs an advantage with rewards per token (`global_whiten`, `gae`)."""
+
+    type: Literal["k1_in_reward"]
+    """Adds −beta·(log π_prox − log π_ref) to the reward of each token, fixed during the batch.
+Needs an advantage with rewards per token (`global_whiten`, `gae`)."""
+    beta: float = 0.01
+    """Weight of the term."""
+    adaptive: AdaptiveBeta | None = None
+    """Adapt `beta` to the KL; default: beta is constant."""
+    reference: FrozenReference | EMAReference | RefreshReference = Field(
+        default_factory=lambda: TypeAdapter[Any](
+            FrozenReference | EMAReference | RefreshReference
+        ).validate_python({"path": None, "type": "frozen"})
+    )
+    """The model π_ref."""
+
+
+class Rollout(Model):
+    """How groups are leased and generated."""
+
+    max_staleness: int = 1
+    """Versions between sampling a token and training on it, at most (η). 0: synchronous."""
+    lease_seconds: float = 60
+    """A worker without progress for this long loses its leases to others."""
+    update_mode: Literal["keep", "abort", "wait"] = "keep"
+    """Requests in flight at a weight update. keep: they continue with their KV cache. abort: they
+stop, and the new version continues their text. wait: they finish before the update, and no new
+ones start."""
+    weights: Literal["auto", "full"] = "auto"
+    """The weights that the learner publishes after a step. auto: only the changed weights (a delta)
+if they are bfloat16 and the delta is smaller; from time to time all weights. full: always all
+weights, which saves each rank of the learner 2 bytes of memory for each weight that it
+holds."""
+    straggler_deadline: float | None = None
+    """Seconds after its lease when a group that still generates is stopped; those in which vLLM
+sleeps do not count (`vllm.sleeps`). Default: never."""
+    at_deadline: Literal["complete", "release"] = "complete"
+    """How a group ends at `straggler_deadline`. complete: its samples are truncated there, as at
+max_tokens. release: the task is leased again, and dropped the third time (`too_slow`). A group
+with a sample that has no token yet is always released."""
+    stragglers: Literal["wait", "resample"] = "wait"
+    """An unfinished group that would be too stale for the next batch. wait: the learner waits for
+it. resample: it does not, and the prompt is sampled again, and dropped the third time
+(`too_slow`). That is faster if `max_staleness` is small and few answers are long, and trains
+less on long answers."""
+    groups_in_flight: int | None = None
+    """Groups that one worker generates at once; default: enough for as many completions as vLLM
+runs at once, and a quarter more, which wait inside vLLM."""
+    episode: SingleTurn | Calculator | Tools | Sessions | OwnEpisode = Field(
+        default_factory=lambda: TypeAdapter[Any](
+            SingleTurn | Calculator | Tools | Sessions | OwnEpisode
+        ).validate_python({"type": "single_turn"})
+    )
+    """How a completion is made. `episode: calculator` is short for `episode: {type: calculator}`,
+any other name for `{type: own, name: NAME}`."""
+    canary_limit: float | None = None
+    """After each weight update vLLM scores some fixed sequences. It serves the wrong weights if its
+log-probabilities differ from the learner's by more nats than this, on average. Default: 0.005
+where both compute in float32; else eight times what is usual in this run, and at most 0.3."""
+    vllm: VLLM = Field(
+        default_factory=lambda: TypeAdapter[Any](VLLM).validate_python(
+            {
+                "max_model_len": None,
+                "max_num_seqs": None,
+                "dtype": "auto",
+                "quantization": None,
+                "tensor_parallel_size": 1,
+                "gpu_memory_utilization": None,
+                "sleeps": False,
+                "ngram_tokens": 0,
+                "extra": {},
+                "startup_seconds": 600.0,
+            }
+        )
+    )
+    """Options of the vLLM server."""
+    keep_share: Literal["auto"] | float = "auto"
+    """Share of the trained groups whose answers are kept with their tokens, log-probabilities and
+rewards, for `headrace rollouts`, `headrace samples` and the page. auto: all groups of a step up
+to 524,288 tokens (prompts included), and of a larger step an even share with about as many
+tokens. A step then takes at most about 5 MB of the data volume: 7.5 GB a day with a step
+a minute. 0: none."""
+    stream_bytes: int = 1073741824
+    """Bytes of the run's finished groups in Redis above which workers keep theirs until the learner
+has made room. Best at four batches or more."""
+
+
+class Router(Model):
+    """Only for models with experts; others accept the defaults and 0 alone."""
+
+    aux_loss: float | None = None
+    """Weight of the load-balancing loss; null: the model's own (`router_aux_loss_coef` in its
+config); 0: none. Costs one more forward pass, unless routing is replayed."""
+    z_loss: float | None = None
+    """Weight of the router z-loss, the mean of logsumexp(router logits)²; null: the model's own
+(`router_z_loss_coef`, which few have); 0: none."""
+    replay: bool = False
+    """vLLM records the experts of each token, and the learner uses the same ones. Costs layers ×
+experts per token bytes a token on the wire, twice that beyond 256 experts."""
+
+
+class RunningMean(Model):
+    """r − b, b the running mean of the rewards that the sample's prompt key had in earlier batches;
+    for a new key that of all rewards (SPO's value tracker, with a fixed decay). Each reward moves
+    b by max(1 / (n + 1), 1 − decay)·(r − b), n the rewards before it."""
+
+    type: Literal["running_mean"]
+    """r − b, b the running mean of the rewards that the sample's prompt key had in earlier batches;
+for a new key that of all rewards (SPO's value tracker, with a fixed decay). Each reward moves
+b by max(1 / (n + 1), 1 − decay)·(r − b), n the rewards before it."""
+    decay: float = 0.9
+    """Weight of what b was; lower follows the policy faster, and is noisier."""
+
+
+class SAPOLoss(Model):
+    """−(4/τ)·σ(τ(ρ − 1))·A: the gradient fades smoothly as ρ leaves 1 (SAPO)."""
+
+    type: Literal["sapo"]
+    """−(4/τ)·σ(τ(ρ − 1))·A: the gradient fades smoothly as ρ leaves 1 (SAPO)."""
+    tau_positive: float = 1.0
+    """τ for A > 0."""
+    tau_negative: float = 1.05
+    """τ for A ≤ 0; a larger τ fades faster."""
+
+
+class SFTAdamW(Model):
+    """Adam with decoupled weight decay."""
+
+    eps: float = 1e-08
+    """Added to Adam's denominator."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay."""
+    max_grad_norm: float | None = 1.0
+    """Gradients are scaled down to this global norm; null: never."""
+    in_backward: bool = False
+    """Update each weight in the backward pass, as soon as its gradient is there, and free the
+gradient. For one rank, or training.parallel fsdp, and minibatches of one micro-batch."""
+    lr: float = 1e-05
+    """Peak learning rate."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Decay of the first and second moments."""
+    type: Literal["adamw"] = "adamw"
+    """Adam with decoupled weight decay."""
+
+
+class SFTAdamW8bit(Model):
+    """AdamW with moments of 8 bits, one scale per block of 256 (Dettmers et al. 2022, as in
+    torchao): 2 bytes a weight instead of 8. Weights of fewer than 4,096 entries keep 32 bits."""
+
+    eps: float = 1e-08
+    """Added to Adam's denominator."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay."""
+    max_grad_norm: float | None = 1.0
+    """Gradients are scaled down to this global norm; null: never."""
+    in_backward: bool = False
+    """Update each weight in the backward pass, as soon as its gradient is there, and free the
+gradient. For one rank, or training.parallel fsdp, and minibatches of one micro-batch."""
+    lr: float = 1e-05
+    """Peak learning rate."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Decay of the first and second moments."""
+    type: Literal["adamw_8bit"]
+    """AdamW with moments of 8 bits, one scale per block of 256 (Dettmers et al. 2022, as in
+torchao): 2 bytes a weight instead of 8. Weights of fewer than 4,096 entries keep 32 bits."""
+
+
+class SFTConfig(Model):
+    """Supervised training of a model, from nothing or from an existing one."""
+
+    type: Literal["sft"]
+    """Supervised training of a model, from nothing or from an existing one."""
+    model: PretrainedModel | ScratchModel
+    """The model to train."""
+    data: SFTData
+    """The rows to learn from."""
+    objective: Likelihood | DPO = Field(
+        default_factory=lambda: TypeAdapter[Any](Likelihood | DPO).validate_python(
+            {"type": "likelihood"}
+        )
+    )
+    """The loss over these rows."""
+    packing: Packing | None = None
+    """Batches of a number of tokens; default: batches of `training.rows_per_step` rows."""
+    optimizer: SFTAdamW | SFTAdamW8bit | MuonAdamW = Field(
+        default_factory=lambda: TypeAdapter[Any](
+            SFTAdamW | SFTAdamW8bit | MuonAdamW
+        ).validate_python(
+            {
+                "eps": 1e-08,
+                "weight_decay": 0.0,
+                "max_grad_norm": 1.0,
+                "in_backward": False,
+                "lr": 1e-05,
+                "betas": [0.9, 0.999],
+                "type": "adamw",
+            }
+        )
+    )
+    """The optimizer. The default of a model from scratch is `muon`."""
+    schedule: SFTSchedule = Field(
+        default_factory=lambda: TypeAdapter[Any](SFTSchedule).validate_python(
+            {"type": "wsd", "warmup_steps": 0, "floor": 0.0, "decay_share": 0.2}
+        )
+    )
+    """Learning rate schedule."""
+    router: Balance = Field(
+        default_factory=lambda: TypeAdapter[Any](Balance).validate_python(
+            {"aux_loss": None, "z_loss": None}
+        )
+    )
+    """Routers of a mixture-of-experts model."""
+    training: SFTTraining = Field(
+        default_factory=lambda: TypeAdapter[Any](SFTTraining).validate_python(
+            {
+                "tokens_per_microbatch": 16384,
+                "activation_checkpointing": "auto",
+                "parallel": "auto",
+                "context_parallel": 1,
+                "compile": "auto",
+                "compile_backend": "inductor",
+                "max_steps": None,
+                "epochs": None,
+                "offload": [],
+                "checkpoint_every": 10,
+                "checkpoint_seconds": None,
+                "keep_checkpoints": 2,
+                "seed": 0,
+                "rows_per_step": None,
+            }
+        )
+    )
+    """Length, batch, micro-batches and checkpoints."""
+    validation: Validation = Field(
+        default_factory=lambda: TypeAdapter[Any](Validation).validate_python(
+            {
+                "datasets": [],
+                "share": 0.02,
+                "every": 100,
+                "rows": 2000,
+                "tokens": None,
+                "best": "loss",
+                "patience": None,
+            }
+        )
+    )
+    """Rows that are not trained."""
+    tracking: Tracking = Field(
+        default_factory=lambda: TypeAdapter[Any](Tracking).validate_python(
+            {"tensorboard": None, "wandb": None, "mlflow": None, "trackio": None}
+        )
+    )
+    """Experiment trackers that get this run's metrics."""
+
+
+class SFTData(Model):
+    """The rows to learn from: conversations, prompts with answers, or plain text; with objective
+    dpo prompts with a `chosen` and a `rejected` answer."""
+
+    dataset: str
+    """Name or id of an uploaded dataset."""
+    repeats: float | None = None
+    """How often each of its rows comes in an epoch, e.g. 3, or 0.5 for every other row; default:
+once."""
+    weight: float | None = None
+    """Its share of an epoch, in proportion to the weights of the other datasets, instead of
+`repeats`. An epoch then has as many rows as all datasets have together."""
+    system: str | None = None
+    """System message before each prompt, unless it is a chat that has one."""
+    template: str = "{prompt}"
+    """Text around a text prompt, e.g. to ask for an answer format. A chat stays as it is."""
+    chat_template: str = "auto"
+    """auto: the tokenizer's chat template, if it has one; none: prompts stay plain text; else the
+text of a Jinja template, which the model keeps. `headrace submit` also takes the PATH of a
+file."""
+    chat_template_kwargs: dict[str, Any] = {}
+    """Variables of the chat template by name, e.g. `{enable_thinking: false}` for Qwen3. They hold
+wherever the run renders a prompt: in training, evaluation, sessions and `headrace chat`."""
+    mix: list[Component] = []
+    """More datasets, mixed in."""
+    train_on: Literal["assistant", "last", "all"] = "assistant"
+    """The tokens that the loss counts. `assistant`: every turn of the assistant, and its end.
+`last`: the last one alone. `all`: every token, which plain text needs. The answer to a prompt
+is one turn of the assistant."""
+    max_seq_len: int | None = None
+    """Longest row, in tokens; default: the positions of the model."""
+    overlong: Literal["refuse", "skip", "crop"] = "refuse"
+    """How to treat a longer row: `refuse` fails the run and names the row, `skip` leaves the row
+out, `crop` cuts its end off. The run warns with the number of rows that are left out or cut.
+If a row has two answers the longer one decides, and each is cut off by itself."""
+
+
+class SFTSchedule(Model):
+    """Learning rate of a supervised run, as a share of its peak."""
+
+    type: Literal["constant", "linear", "cosine", "wsd"] = "wsd"
+    """constant; linear to the floor; cosine to the floor; wsd: flat, then linear to the floor."""
+    warmup_steps: int = 0
+    """Steps (batches, however many optimizer updates each has) of linear warm-up."""
+    floor: float = 0.0
+    """Share of the peak at the end."""
+    decay_share: float = 0.2
+    """wsd: share of the steps that the decay takes."""
+
+
+class SFTTraining(Model):
+    """Length, batch, micro-batches and checkpoints of a supervised run."""
+
+    tokens_per_microbatch: int = 16384
+    """Tokens in one forward and backward pass of one rank, prompts included, at most. A longer
+sequence has a pass of its own."""
+    activation_checkpointing: Literal["auto"] | bool = "auto"
+    """Compute the activations of each block again in the backward pass, instead of keeping them:
+less memory, about a third slower, the same gradients. `auto`: where those of the largest
+micro-batch would not fit into the GPU with all else, by the estimate that
+`headrace submit --dry-run` shows; not on a CPU."""
+    parallel: Literal["auto", "ddp", "fsdp"] = "auto"
+    """How several ranks share the training. `ddp`: each holds all weights, gradients and optimizer
+state. `fsdp`: each holds a slice of them, and gathers a block when it computes it. `auto`: ddp
+on a CPU, or if weights, gradients and optimizer state fit into half of a GPU; else fsdp."""
+    context_parallel: int = 1
+    """Ranks that share each micro-batch, for sequences too long for one: each computes a stretch of
+the tokens, and for attention a share of the heads. It has to divide the ranks and the model's
+attention heads. A micro-batch then has `tokens_per_microbatch` for each rank that shares it."""
+    compile: Literal["auto"] | bool = "auto"
+    """torch.compile the blocks of all models, except attention. Needs a C compiler, and a minute
+or two at each start. `auto`: on CUDA, for models without experts, where something small can be
+compiled at the start. `headrace why` says what a run does."""
+    compile_backend: Literal["inductor", "cudagraphs", "aot_eager", "eager"] = "inductor"
+    """The backend of torch.compile. `inductor` writes kernels. `cudagraphs` records those of
+PyTorch. `aot_eager` and `eager` only trace the blocks, to find out which part of compiling
+changes a number."""
+    max_steps: int | None = None
+    """Batches to train; default: `epochs` over the dataset as it is at submission. Rows that are
+added later are sampled too, but do not make the run longer. 0: train nothing, only evaluate
+(`headrace eval` makes such a run)."""
+    epochs: float | None = None
+    """Passes over the dataset, instead of max_steps. Default: 1."""
+    offload: list[Literal["optimizer", "reference", "lagged", "critic", "teacher"]] = []
+    """State that stays in host memory, and is on the GPU only while it is used. `optimizer`: the
+state of all optimizers, copied there and back for each update. `reference`, `lagged` (the copy
+of proximal lagged), `teacher`: their weights, copied there once a step. `critic`: its weights,
+copied there twice a step and back once, and its optimizer's state, once each way."""
+    checkpoint_every: int = 10
+    """Steps between checkpoints. After a crash the steps since the last one are trained again, on
+the same groups."""
+    checkpoint_seconds: float | None = None
+    """Also make a checkpoint after the first step that ends this many seconds after the last one;
+default: `checkpoint_every` alone decides."""
+    keep_checkpoints: int = 2
+    """Checkpoints kept on disk, the newest ones."""
+    seed: int = 0
+    """Seed of the prompts' order and of all that is random in the learner."""
+    rows_per_step: int | None = None
+    """Rows of each step, whatever their lengths. Default: 128, unless there is `packing`."""
+
+
+class SamplerProximal(Model):
+    """π_prox = μ, the sampler: no extra forward pass."""
+
+    type: Literal["sampler"] = "sampler"
+    """π_prox = μ, the sampler: no extra forward pass."""
+
+
+class Sampling(Model):
+    """How rollout workers sample."""
+
+    temperature: float = 1.0
+    """Sampling temperature. The learner computes log-probabilities at the same."""
+    top_p: float = 1.0
+    """Sample from the fewest likeliest tokens with this total probability. 1 is off."""
+    top_k: int = 0
+    """Sample from this many likeliest tokens. 0 is off. Each token carries its candidates (its
+sampling mask: with 50, 55 to 90 bytes), and the learner computes log-probabilities over
+them."""
+    max_tokens: int = 64
+    """Longest completion, in tokens."""
+    ignore_eos: bool = False
+    """Sample max_tokens, past any end of sequence (benchmarks)."""
+    stop_token_ids: list[int] = []
+    """More tokens that end a completion, besides the tokenizer's end of sequence."""
+    seed: int | None = None
+    """Gives each sample of a task a fixed seed, so that a synchronous run can be repeated. Slower:
+vLLM then samples row by row. Default: no seeds."""
+
+
+class Schedule(Model):
+    """Learning rate over the run, as a share of its peak."""
+
+    type: Literal["constant", "linear", "cosine", "wsd"] = "constant"
+    """constant; linear to the floor; cosine to the floor; wsd: flat, then linear to the floor."""
+    warmup_steps: int = 0
+    """Steps (batches, however many optimizer updates each has) of linear warm-up."""
+    floor: float = 0.0
+    """Share of the peak at the end."""
+    decay_share: float = 0.2
+    """wsd: share of the steps that the decay takes."""
+
+
+class ScratchModel(Model):
+    """A Llama with random weights and its own small tokenizer; with experts, a Qwen3-MoE."""
+
+    source: Literal["scratch"]
+    """A Llama with random weights and its own small tokenizer; with experts, a Qwen3-MoE."""
+    hidden_size: int = 128
+    """Width of the residual stream."""
+    layers: int = 4
+    """Transformer blocks."""
+    heads: int = 4
+    """Attention heads; divides `hidden_size`."""
+    intermediate_size: int = 512
+    """Width of the feed-forward layers, or of each expert."""
+    experts: int = 0
+    """Experts in each layer; 0: a dense model."""
+    experts_per_token: int = 2
+    """Experts of each token, if there are any."""
+    max_length: int = 256
+    """The model's positions, in tokens."""
+    tokenizer: CharacterTokenizer | BPETokenizer = Field(
+        default_factory=lambda: TypeAdapter[Any](CharacterTokenizer | BPETokenizer).validate_python(
+            {"type": "character", "alphabet": "0123456789+-*/=() "}
+        )
+    )
+    """How text becomes tokens."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type of the forward pass; optimizers work on float32. auto: bfloat16 on a GPU, float32 on a
+CPU."""
+
+
+class SequenceMean(Model):
+    """Mean over sequences of their token means (GRPO)."""
+
+    type: Literal["sequence_mean"]
+    """Mean over sequences of their token means (GRPO)."""
+
+
+class SequencePPOLoss(Model):
+    """The loss of ppo, with exp(Σ log ρ over the sequence) for ρ, on each of its tokens (minimind).
+    Made for aggregation `sequence_mean`: others give longer sequences more weight."""
+
+    type: Literal["sequence_ppo"]
+    """The loss of ppo, with exp(Σ log ρ over the sequence) for ρ, on each of its tokens (minimind).
+Made for aggregation `sequence_mean`: others give longer sequences more weight."""
+    epsilon_low: float = 0.1
+    """Lower clip of the sequence ratio."""
+    epsilon_high: float = 0.1
+    """Upper clip of the sequence ratio."""
+
+
+class SequenceValue(Model):
+    """r − V at the completion's last token (minimind). Needs `critic`."""
+
+    type: Literal["sequence_value"]
+    """r − V at the completion's last token (minimind). Needs `critic`."""
+
+
+class Sessions(Model):
+    """Agents outside Headrace lead the episodes: programs that speak the OpenAI API to the gateway,
+    in a session for each completion (docs/agents.md). `sampling.max_tokens` then limits all tokens
+    of each conversation of a session after its first prompt."""
+
+    type: Literal["sessions"]
+    """Agents outside Headrace lead the episodes: programs that speak the OpenAI API to the gateway,
+in a session for each completion (docs/agents.md). `sampling.max_tokens` then limits all tokens
+of each conversation of a session after its first prompt."""
+    idle_seconds: float = 300
+    """Seconds without a call after which the sessions of a group are lost and their task is leased
+again. It replaces `rollout.lease_seconds` for sessions."""
+    history: Literal["exact", "template"] = "exact"
+    """The prompt of a later turn: `exact` is what was sampled and the new messages; `template` is
+what the chat template makes of all messages, as outside training. Where the template changes
+earlier answers (it drops their reasoning), the turn begins a branch. Both train what was
+sampled."""
+    scored: Literal["answer", "transcript"] = "answer"
+    """The text that the run's verifiers read of a session without a sent reward. `answer`: the
+session's last answer. `transcript`: the conversation that ends with that answer, from its first
+answer on. It includes the messages in between and the chat template's text around them, without
+special tokens."""
+    max_turns: int = 256
+    """Turns of a session, in all its conversations. A further call gets an empty answer that ends
+with `length`, and the session is truncated."""
+    side_calls: SideCalls = Field(
+        default_factory=lambda: TypeAdapter[Any](SideCalls).validate_python(
+            {"models": [], "max_tokens": None, "first_message": ""}
+        )
+    )
+    """Calls that are answered and not trained."""
+
+
+class Shaping(Model):
+    """Changes a sample's reward r before advantages, in the order of the keys below."""
+
+    bias: float = 0.0
+    """Subtracted from r."""
+    scale: float = 1.0
+    """Multiplies r − bias."""
+    max_reward_clip: float | None = None
+    """(r − bias) · scale is clipped to ± this."""
+    penalise_no_eos: bool = False
+    """Replace the reward of completions without end of sequence by `reward_penalty`."""
+    min_response_length: int = 0
+    """Replace the reward of completions with fewer tokens by `reward_penalty`."""
+    reward_penalty: float | None = None
+    """The reward of such completions."""
+    mask_no_eos_with_zero: bool = False
+    """Replace the reward of completions without end of sequence by 0."""
+    overlong_buffer: int = 0
+    """Add min(−(length − (`sampling.max_tokens` − overlong_buffer)) / overlong_buffer ·
+overlong_factor, 0) (DAPO). 0: nothing."""
+    overlong_factor: float = 1.0
+    """The reward that a completion of `sampling.max_tokens` loses."""
+    mask_truncated: bool = False
+    """Mask completions that were truncated, at `sampling.max_tokens` or
+`rollout.straggler_deadline`, from the loss. They still count in their group's statistics."""
+
+
+class SideCalls(Model):
+    """Calls of a session that are answered and not trained, such as a call for a conversation's
+    title. A call that matches any rule here is a side call."""
+
+    models: list[str] = []
+    """Calls whose `model` is in this list are side calls. Many agents have an option for the model
+of small tasks; other calls may name any model."""
+    max_tokens: int | None = None
+    """Calls that ask for at most this many tokens (`max_tokens` or `max_completion_tokens`) are
+side calls."""
+    first_message: str = ""
+    """Calls whose first message contains this text are side calls. With '' this rule matches no
+call."""
+
+
+class SingleTurn(Model):
+    """The answer is sampled in one request."""
+
+    type: Literal["single_turn"] = "single_turn"
+    """The answer is sampled in one request."""
+
+
+class SquaredValueLoss(Model):
+    """½·max((V − R)², (clip(V, V_old − clip_range, V_old + clip_range) − R)²)."""
+
+    clip_range: float | None = 0.2
+    """Largest change of V from its value before the batch's updates; null: no limit."""
+    type: Literal["mse"] = "mse"
+    """½·max((V − R)², (clip(V, V_old − clip_range, V_old + clip_range) − R)²)."""
+
+
+class Teacher(Model):
+    """The model whose log-probabilities the policy learns from. It has to know the same tokens."""
+
+    path: str | None = None
+    """A folder, a hub name, or `run:RUN`, as for `model.path`. The learner loads this model in
+addition to the policy; `training.offload` and `placement` can move it to another place."""
+    endpoint: str | None = None
+    """A vLLM server, instead of `path`, by the name that the reward service gives it
+(`--teachers`). The server scores answers while other answers are sampled."""
+    model: str | None = None
+    """With `endpoint`: the server's name of the model. null: the server's only model."""
+
+
+class TensorBoard(Model):
+    """Event files below `tracking/tensorboard/` of the data volume, for `tensorboard --logdir`."""
+
+
+class TokenMean(Model):
+    """Sum over tokens / number of tokens in the global batch (DAPO)."""
+
+    type: Literal["token_mean"] = "token_mean"
+    """Sum over tokens / number of tokens in the global batch (DAPO)."""
+
+
+class Tools(Model):
+    """The policy calls tools, in several turns: those of MCP servers, and Python in the reward
+    service's sandbox (docs/environments.md). Results count towards `sampling.max_tokens`, and are
+    not trained. Verifiers read the last answer."""
+
+    type: Literal["tools"]
+    """The policy calls tools, in several turns: those of MCP servers, and Python in the reward
+service's sandbox (docs/environments.md). Results count towards `sampling.max_tokens`, and are
+not trained. Verifiers read the last answer."""
+    servers: list[str] = []
+    """MCP servers that offer tools, by the names that the operator has given them
+(`HEADRACE_MCP_SERVERS`)."""
+    python: bool = False
+    """Whether the tool `python` runs programs of the policy, in the reward service's sandbox."""
+    max_turns: int = 8
+    """The most answers of an episode. An episode that still calls tools after them is truncated."""
+    result_tokens: int = 512
+    """The longest result of a call, in tokens. A longer result is cut, with a note for the
+policy."""
+    call_seconds: float = 60
+    """Seconds that a call may take. After them the sample is not trained. A program of the tool
+`python` is ended instead, with a note for the policy."""
+    episode_seconds: float = 900
+    """Seconds that an episode may take. After them the sample is not trained."""
+
+
+class Tracking(Model):
+    """Trackers by name. Each gets every metric of every step and evaluation, under the names of
+    docs/metrics.md. The installation carries them. Its operator says which trackers runs may name
+    (`HEADRACE_TRACKERS`), and holds their keys and addresses. A tracker that is away slows no
+    run."""
+
+    tensorboard: TensorBoard | None = None
+    """Write TensorBoard's event files: `tensorboard: true`."""
+    wandb: WeightsAndBiases | None = None
+    """Log to Weights & Biases: `wandb: {project: mine}`."""
+    mlflow: MLflow | None = None
+    """Log to MLflow: `mlflow: {experiment: mine}`."""
+    trackio: Trackio | None = None
+    """Log to Trackio: `trackio: {project: mine}`."""
+
+
+class Trackio(Model):
+    """A run of Trackio with the id of this run."""
+
+    project: str = "headrace"
+    """The project."""
+
+
+class Training(Model):
+    """Length, micro-batches and checkpoints."""
+
+    tokens_per_microbatch: int = 16384
+    """Tokens in one forward and backward pass of one rank, prompts included, at most. A longer
+sequence has a pass of its own."""
+    activation_checkpointing: Literal["auto"] | bool = "auto"
+    """Compute the activations of each block again in the backward pass, instead of keeping them:
+less memory, about a third slower, the same gradients. `auto`: where those of the largest
+micro-batch would not fit into the GPU with all else, by the estimate that
+`headrace submit --dry-run` shows; not on a CPU."""
+    parallel: Literal["auto", "ddp", "fsdp"] = "auto"
+    """How several ranks share the training. `ddp`: each holds all weights, gradients and optimizer
+state. `fsdp`: each holds a slice of them, and gathers a block when it computes it. `auto`: ddp
+on a CPU, or if weights, gradients and optimizer state fit into half of a GPU; else fsdp."""
+    context_parallel: int = 1
+    """Ranks that share each micro-batch, for sequences too long for one: each computes a stretch of
+the tokens, and for attention a share of the heads. It has to divide the ranks and the model's
+attention heads. A micro-batch then has `tokens_per_microbatch` for each rank that shares it."""
+    compile: Literal["auto"] | bool = "auto"
+    """torch.compile the blocks of all models, except attention. Needs a C compiler, and a minute
+or two at each start. `auto`: on CUDA, for models without experts, where something small can be
+compiled at the start. `headrace why` says what a run does."""
+    compile_backend: Literal["inductor", "cudagraphs", "aot_eager", "eager"] = "inductor"
+    """The backend of torch.compile. `inductor` writes kernels. `cudagraphs` records those of
+PyTorch. `aot_eager` and `eager` only trace the blocks, to find out which part of compiling
+changes a number."""
+    max_steps: int | None = None
+    """Batches to train; default: `epochs` over the dataset as it is at submission. Rows that are
+added later are sampled too, but do not make the run longer. 0: train nothing, only evaluate
+(`headrace eval` makes such a run)."""
+    epochs: float | None = None
+    """Passes over the dataset, instead of max_steps. Default: 1."""
+    offload: list[Literal["optimizer", "reference", "lagged", "critic", "teacher"]] = []
+    """State that stays in host memory, and is on the GPU only while it is used. `optimizer`: the
+state of all optimizers, copied there and back for each update. `reference`, `lagged` (the copy
+of proximal lagged), `teacher`: their weights, copied there once a step. `critic`: its weights,
+copied there twice a step and back once, and its optimizer's state, once each way."""
+    checkpoint_every: int = 10
+    """Steps between checkpoints. After a crash the steps since the last one are trained again, on
+the same groups."""
+    checkpoint_seconds: float | None = None
+    """Also make a checkpoint after the first step that ends this many seconds after the last one;
+default: `checkpoint_every` alone decides."""
+    keep_checkpoints: int = 2
+    """Checkpoints kept on disk, the newest ones."""
+    seed: int = 0
+    """Seed of the prompts' order and of all that is random in the learner."""
+
+
+class TruncateCorrection(Model):
+    """Weight min(w, cap) on each token's loss (truncated importance sampling)."""
+
+    type: Literal["truncate"]
+    """Weight min(w, cap) on each token's loss (truncated importance sampling)."""
+    cap: float = 2.0
+    """Largest weight."""
+    level: Literal["token", "sequence"] = "token"
+    """One weight per token, or the geometric mean per sequence."""
+
+
+class VLLM(Model):
+    """Options of a worker's vLLM server."""
+
+    max_model_len: int | None = None
+    """Tokens of prompt and completion together, at most; default: the model's own limit."""
+    max_num_seqs: int | None = None
+    """Completions generated at once, at most; default: as many as fit into vLLM's cache, at the
+length that the run's completions have, and at most what vLLM chooses for its device."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type of the weights for sampling; auto: as published, or bfloat16 with `quantization`."""
+    quantization: Literal["fp8_per_channel"] | None = None
+    """Weights of linear layers in 8 bits for sampling, with a scale for each output channel, and
+activations with one for each token. vLLM makes them of the bfloat16 weights of each version.
+Half the memory and more speed, where the GPU multiplies such numbers, for a larger difference
+between sampler and learner (`mismatch/kl`), which `algorithm.correction` is for."""
+    tensor_parallel_size: int = 1
+    """GPUs that share one server."""
+    gpu_memory_utilization: float | None = None
+    """Share of a GPU's memory for the server; default: 0.9, or less if it shares the GPU
+(docs/operate.md)."""
+    sleeps: bool = False
+    """Whether vLLM sleeps while the learner trains: they take turns on a GPU that is too small for
+both. The gateway then sets this key and `gpu_memory_utilization` (docs/operate.md)."""
+    ngram_tokens: int = 0
+    """Tokens that vLLM guesses ahead, from where the last ones came before in the prompt and the
+completion (n-gram speculative decoding); 0 is off. The policy checks all of them in one pass,
+so that completions and log-probabilities have its distribution. Faster where answers repeat
+text and few completions run at once. On GPUs only."""
+    extra: dict[str, Any] = {}
+    """Other options of the vLLM server by name, e.g. {"enable-prefix-caching": false}. Switches are
+true or false. Options that could run code or read files are refused unless the operator allows
+them (HEADRACE_TRUST_REMOTE_CODE)."""
+    startup_seconds: float = 600
+    """Seconds that the server may take to start."""
+
+
+class Validation(Model):
+    """Loss and bits per byte of rows that are not trained, before the first step, every few steps
+    and at the end. The best checkpoint is kept."""
+
+    datasets: list[ValidationSet] = []
+    """The validation datasets, by name or as sections; default: a share of the rows to train on is
+kept out."""
+    share: float = 0.02
+    """Share of each dataset's rows that is kept out, unless there are `datasets`; 0: no
+validation."""
+    every: int = 100
+    """Steps between validations."""
+    rows: int | None = 2000
+    """At most this many rows of each dataset, evenly spaced; null: all. The first step waits for
+them, too."""
+    tokens: int | None = None
+    """About this many tokens in all: each dataset gives the same share of its rows, evenly spaced.
+Default: all tokens of the rows."""
+    best: Literal["loss", "bits_per_byte"] = "loss"
+    """The checkpoint that is kept has the lowest loss per token, or the fewest bits per byte."""
+    patience: int | None = None
+    """End the run after this many validations in a row without a new minimum of `best`; default:
+never."""
+
+
+class ValidationSet(Model):
+    """A dataset to validate on; its name alone is enough."""
+
+    dataset: str
+    """Name or id of an uploaded dataset."""
+    rows: int | None = None
+    """At most this many of its rows, evenly spaced; default: `validation.rows`."""
+
+
+class WeightsAndBiases(Model):
+    """A run of Weights & Biases with the id and the name of this run."""
+
+    project: str = "headrace"
+    """The project."""
+    entity: str | None = None
+    """User or team that the project belongs to. Default: that of the installation's key."""
+    tags: list[str] = []
+    """Tags of the run there."""
+
+
 ChainState: TypeAlias = Literal["running", "cancelling", "succeeded", "failed", "cancelled"]
 """Life of a chain. The last three end with its present step; `resume` leaves the last two."""
 
@@ -2322,6 +4437,21 @@ RolloutStatus: TypeAlias = Literal[
 ]
 """A filter of rollouts: how the scoring ended, or how the answer was treated."""
 
+RunEvent: TypeAlias = (
+    StateEvent
+    | StepEvent
+    | ProgressEvent
+    | EvaluationEvent
+    | WorkerEvent
+    | WarningEvent
+    | CheckpointEvent
+    | EditEvent
+    | PausedEvent
+    | ResumedEvent
+    | TrackerEvent
+)
+"""An event of a run; `kind` says which."""
+
 RunState: TypeAlias = Literal[
     "queued", "starting", "running", "paused", "cancelling", "succeeded", "failed", "cancelled"
 ]
@@ -2331,3 +4461,6 @@ ScoreStatus: TypeAlias = Literal[
     "correct", "wrong", "partial", "scored", "no_answer", "unparsable", "timeout", "error"
 ]
 """How one scoring ended."""
+
+RunConfig: TypeAlias = RLConfig | SFTConfig
+"""The config of a run, as `GET /v1/schema` has it: `rl` or `sft`."""

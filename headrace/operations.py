@@ -469,7 +469,7 @@ def run_events_follow(
 ) -> Request[EventStream]:
     """Follow a run. All events of a run from its first (the store keeps about the newest 20,000), or after
     `Last-Event-ID`, or the `newest` ones; and then as they happen. Each
-    has its kind as `event`, and `{"id", "time", "kind", "data"}` as `data`. Ends when the run is
+    has its kind as `event`, and a RunEvent as `data`. Ends when the run is
     over; ends early where Redis goes away: come back with the last id."""
     return Request(
         "GET",

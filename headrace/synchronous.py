@@ -8,9 +8,11 @@ from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+from warnings import warn
 
 import httpx
+from pydantic import Field, TypeAdapter, ValidationError
 
 from headrace import login, operations
 from headrace.errors import BadAnswer, RunFailed, Unreachable, WaitTimeout
@@ -31,6 +33,7 @@ from headrace.request import EventStream, Request, fields_of
 from headrace.rows import Progress, Rows, as_html, files_of, submission
 
 T = TypeVar("T")
+_run_event: TypeAdapter[RunEvent] = TypeAdapter(Annotated[RunEvent, Field(discriminator="kind")])
 FINAL = ("succeeded", "failed", "cancelled")
 CONNECT, QUIET, PATIENCE = 10.0, 45.0, 60.0
 """Seconds for a connection; without a ping until a stream counts as broken (pings come every 15);
@@ -145,8 +148,9 @@ class Client:
                         lines.append(line)
                         continue
                     fields, lines = fields_of(lines), []
-                    if "data" in fields:
-                        yield _event(run, fields["data"])
+                    event = _event(run, fields["data"]) if "data" in fields else None
+                    if event is not None:
+                        yield event
         except httpx.TransportError as error:
             raise Unreachable(f"lost the connection to {self.url}: {error}") from error
 
@@ -389,8 +393,13 @@ class Workers:
                 yield record
 
 
-def _event(run: str, data: str) -> RunEvent:
+def _event(run: str, data: str) -> RunEvent | None:
+    """Return an event. Return None, with a warning, for a kind that this client does not know."""
     try:
-        return RunEvent.model_validate({"run": run, **json.loads(data)})
-    except ValueError:
+        return _run_event.validate_python({"run": run, **json.loads(data)})
+    except (TypeError, ValueError) as error:
+        kinds = error.errors() if isinstance(error, ValidationError) else []
+        if kinds and kinds[0]["type"] == "union_tag_invalid":
+            warn(f"run {run} has an event that a newer headrace knows: {data[:200]}", stacklevel=2)
+            return None
         raise BadAnswer(f"an event of run {run} cannot be read: {data[:200]}") from None

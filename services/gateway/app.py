@@ -18,6 +18,7 @@ from starlette.types import Scope
 from services.gateway import problems, routes
 from services.gateway.authentication import Authentication, Keyring
 from services.gateway.chains.advance import keep_advancing
+from services.gateway.config_components import with_config
 from services.gateway.dependencies import Dependencies
 from services.gateway.event_followers import Followers
 from services.gateway.idempotency import Idempotency
@@ -164,7 +165,7 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
     problems.install(app)
     # Made once: the functions change the document that they get.
     app.openapi = functools.cache(  # type: ignore[method-assign]
-        lambda: with_key(with_idempotency(described(FastAPI.openapi(app))))
+        lambda: with_key(with_config(with_idempotency(described(FastAPI.openapi(app)))))
     )
 
     # The innermost: a body that is refused for its size, or for want of a key, is not read for it.

@@ -16,9 +16,10 @@ import pytest
 import headrace
 from deploy import client_code
 from headrace import Client, HeadraceError, NotInstalled, Run, operations
-from headrace.errors import refusal
+from headrace.asynchronous import _event
+from headrace.errors import BadAnswer, refusal
 from headrace.login import address, api_key
-from headrace.models import RunSummary
+from headrace.models import RunSummary, StepEvent
 from headrace.request import Request, fields_of
 from headrace.rows import Rows, as_html, submission
 
@@ -42,6 +43,21 @@ def test_the_committed_client_is_what_the_api_makes() -> None:
         assert (ROOT / "headrace" / name).read_text() == source, (
             f"headrace/{name}: the API or asynchronous.py has changed; run make client"
         )
+
+
+def test_an_event_has_the_fields_of_its_kind_and_an_unknown_kind_is_told_and_left_out() -> None:
+    about = {"id": "1-0", "time": 1.0}
+    step = {**about, "kind": "step", "data": {"step": 3, "reward/mean": 0.5}}
+    event = _event("r", json.dumps(step))
+    assert isinstance(event, StepEvent)
+    assert (event.run, event.data.step, event.data["reward/mean"]) == ("r", 3, 0.5)
+    with pytest.raises(KeyError):
+        event.data["nothing"]
+    with pytest.warns(match="a newer headrace knows"):
+        assert _event("r", json.dumps({**about, "kind": "melted", "data": {}})) is None
+    for broken in ("{", "[]", json.dumps({**about, "kind": "state", "data": {}})):
+        with pytest.raises(BadAnswer, match="run r cannot be read"):
+            _event("r", broken)
 
 
 def test_each_operation_of_the_api_is_a_request() -> None:

@@ -5,9 +5,9 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
-from pydantic import RootModel, TypeAdapter
+from pydantic import RootModel
 
-from services.contracts.config import RunConfig
+from services.gateway.config_components import config_schema
 from services.http import UNCHANGED, unless_unchanged
 
 router = APIRouter(tags=["recipes"])
@@ -19,8 +19,8 @@ class JsonSchema(RootModel[dict[str, Any]]):
 
 @functools.cache
 def _schema() -> JsonSchema:
-    schema = TypeAdapter(RunConfig).json_schema()
-    return JsonSchema({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})
+    dialect = "https://json-schema.org/draft/2020-12/schema"
+    return JsonSchema({"$schema": dialect, **config_schema()})
 
 
 @router.get(

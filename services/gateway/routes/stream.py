@@ -5,10 +5,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query
 from pydantic import BaseModel, Field
 
-from services.contracts.events import EventKind
+from services.contracts.events import RunEvent
 from services.contracts.records import RunSummary, WorkerRecord
 from services.gateway.dependencies import RUN_PROBLEMS, Deps, find_run
-from services.gateway.routes.runs.events import EventStream
+from services.gateway.routes.runs.events import DATA, EventStream
 from services.http import responses
 
 router = APIRouter(tags=["runs"])
@@ -24,16 +24,6 @@ class ChangedRuns(BaseModel):
     deleted: list[str] = Field(description="Ids of runs that were deleted.")
 
 
-class RunEvent(BaseModel):
-    """The data of an `event` message."""
-
-    run: str = Field(description="The run's id.")
-    id: str = Field(description="The event's id, which orders it within the run.")
-    time: float = Field(description="Unix seconds, by the sender's clock.")
-    kind: EventKind = Field(description="What happened.")
-    data: dict[str, Any] = Field(description="More about it, as in `GET /v1/runs/RUN/events`.")
-
-
 class ChangedWorkers(BaseModel):
     """The data of a `workers` message."""
 
@@ -47,8 +37,6 @@ STREAM: dict[int | str, dict[str, Any]] = {
         "RunEvent of `event`, ChangedWorkers of `workers`, `{}` of `reset`.",
     }
 }
-# FastAPI describes each answer besides JSON as a string.
-DATA = {"responses": {"200": {"content": {"text/event-stream": {"schema": {"type": "object"}}}}}}
 
 
 @router.get(

@@ -20,6 +20,7 @@ from learner.checkpoints.checkpoint_reader import verify
 from learner.checkpoints.checkpoint_writer import CRITIC
 from services.contracts.config import parse_config
 from services.contracts.devices import LearnerDevices
+from services.contracts.events import Event, RunEvent
 from services.contracts.records import DatasetRecord, RunRecord, RunState
 from services.contracts.rows.dataset import Row
 from services.datasets import append_rows
@@ -164,6 +165,7 @@ class Story:
     """Checksums of all its versions."""
     exit_code: int
     devices: LearnerDevices | None
+    events: list[Event]
     """The learner's checksums."""
 
 
@@ -213,8 +215,15 @@ async def make_story(place: Place) -> Story:
         learner.send_signal(signal.SIGTERM)
         exit_code = learner.wait()
         first = await ended(store, "first")
+        events = [
+            event
+            for run in ("first", "second", "third", "forked")
+            for event in await store.events.read(run, "0")
+        ]
         devices = await store.pools.devices("default")
-    return Story(place, first, second, third, forked, before, worker.digests, exit_code, devices)
+    return Story(
+        place, first, second, third, forked, before, worker.digests, exit_code, devices, events
+    )
 
 
 @pytest.fixture(scope="module")
@@ -283,6 +292,13 @@ def test_a_fork_trains_from_a_checkpoint_of_a_run_that_trained_on(story: Story) 
     assert [row["step"] for row in rows] == [6, 7]
     assert story.second.step >= 14
     assert_answers_fit(story.place, "forked", rows)
+
+
+def test_the_events_of_runs_are_those_that_the_api_describes(story: Story) -> None:
+    described = [RunEvent.model_validate(event.model_dump()).root for event in story.events]
+    shown = [event.model_dump(exclude_unset=True) for event in described]
+    assert shown == [event.model_dump() for event in story.events]
+    assert {event.kind for event in described} >= {"state", "step", "progress", "checkpoint"}
 
 
 def test_a_learner_says_how_much_memory_its_host_has(story: Story) -> None:

@@ -3,11 +3,13 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from services.contracts.events import EventKind
 from services.gateway.app import create_app
+from services.gateway.config_components import config_schema
 from services.gateway.settings import GatewaySettings
 
 LISTED = Path(__file__).parent / "operations.txt"
@@ -56,7 +58,37 @@ def test_an_action_is_a_word_behind_the_path_of_its_thing(document: dict[str, An
         assert ":" not in path, f"write {path} with the action as a part of its own"
 
 
+def test_the_run_config_is_a_component_with_the_schema_that_the_api_answers(
+    document: dict[str, Any],
+) -> None:
+    components = document["components"]["schemas"]
+    answered = config_schema()
+    parts = answered.pop("$defs")
+
+    text = json.dumps(document)
+    named = set(re.findall(r'"#/components/schemas/([^"]+)"', text))
+    assert named <= components.keys()
+    assert {"RLConfig", "SFTConfig"} <= parts.keys()
+    for name, part in parts.items():
+        component = components.get(f"{name}Input", components[name])
+        moved = json.dumps(component).replace("#/components/schemas/", "#/$defs/")
+        assert json.loads(re.sub(r'(#/\$defs/\w+)Input"', r'\1"', moved)) == part, name
+    config = components["RunSubmission"]["properties"]["config"]
+    assert config["anyOf"][0] == {"$ref": "#/components/schemas/RunConfig"}
+    assert config["anyOf"][1] == {"type": "object", "additionalProperties": True}
+
+
 def test_the_document_is_the_same_each_time() -> None:
     app = create_app(GatewaySettings(), "hr-key")
     first = json.dumps(app.openapi())
     assert json.dumps(app.openapi()) == first
+
+
+def test_both_streams_of_events_name_the_data_of_each_kind(document: dict[str, Any]) -> None:
+    components = document["components"]["schemas"]
+    assert components["RunEvent"]["discriminator"]["mapping"].keys() == {*get_args(EventKind)}
+    reference = {"$ref": "#/components/schemas/RunEvent"}
+    for path, within in (("/v1/runs/{run}/events", None), ("/v1/stream", "anyOf")):
+        content = document["paths"][path]["get"]["responses"]["200"]["content"]
+        schema = content["text/event-stream"]["schema"]
+        assert reference in schema[within] if within else reference.items() <= schema.items()

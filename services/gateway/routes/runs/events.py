@@ -1,10 +1,11 @@
 """`/v1/runs/{run}/events`: the events of a run, as server-sent events."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
 from fastapi.responses import Response, StreamingResponse
 
+from services.contracts.events import RunEvent
 from services.gateway.dependencies import RUN_PROBLEMS, Deps, RunDep
 from services.http import responses
 
@@ -17,12 +18,23 @@ class EventStream(StreamingResponse):
     media_type = "text/event-stream"
 
 
+STREAM: dict[int | str, dict[str, Any]] = {
+    200: {
+        "model": RunEvent,
+        "description": "Server-sent events. The `data` of each is a RunEvent as JSON.",
+    }
+}
+# FastAPI describes each answer besides JSON as a string.
+DATA = {"responses": {"200": {"content": {"text/event-stream": {"schema": {"type": "object"}}}}}}
+
+
 @router.get(
     "/{run}/events",
     operation_id="run_events_follow",
     summary="Follow a run",
     response_class=EventStream,
-    responses=responses(RUN_PROBLEMS),
+    responses={**responses(RUN_PROBLEMS), **STREAM},
+    openapi_extra=DATA,
 )
 async def events(
     deps: Deps,
@@ -41,7 +53,7 @@ async def events(
 ) -> Response:
     """All events of a run from its first (the store keeps about the newest 20,000), or after
     `Last-Event-ID`, or the `newest` ones; and then as they happen. Each
-    has its kind as `event`, and `{"id", "time", "kind", "data"}` as `data`. Ends when the run is
+    has its kind as `event`, and a RunEvent as `data`. Ends when the run is
     over; ends early where Redis goes away: come back with the last id."""
     after = last_event_id or "0"
     if newest is not None and last_event_id is None:
