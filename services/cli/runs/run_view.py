@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from services.contracts.events import Event
-from services.contracts.wording import counted
+from services.contracts.wording import counted, on_request
 from services.runtime.terminal import one_line
 
 REWARD = "reward/mean"
@@ -75,6 +75,9 @@ class RunView:
             self.vllm_start = None
         elif event.kind == "worker" and data["state"] == "starting" and self.vllm_start is None:
             self.vllm_start = event.time, data.get("usual_seconds")
+        elif event.kind == "resumed":
+            # The pace is that of steps without a pause.
+            self.step_times.clear()
         line = one_line(line_of(event, self.max_steps))
         # Steps and the state have a place of their own.
         if event.kind not in ("step", "progress", "state"):
@@ -129,6 +132,8 @@ def line_of(event: Event, max_steps: int | None) -> str:
             for key, change in data["changes"].items()
         ]
         return f"{data['by']} changes {', '.join(words)}"
+    if event.kind in ("paused", "resumed"):
+        return f"{event.kind} {on_request(data['by'])}"
     if event.kind == "tracker":
         return f"{data['tracker']} has the metrics: {data['place']}"
     return f"warning: {data.get('message')}"
