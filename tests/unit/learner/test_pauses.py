@@ -28,7 +28,7 @@ def run_store(thread: Thread, paused_by: str = "") -> tuple[RunStore, list[tuple
     record: Any = SimpleNamespace(id="r", paused_by=paused_by, **fields)
     store = RunStore(thread, record)  # type: ignore[arg-type]
     written: list[tuple[str, str]] = []
-    store.call = lambda _, *state, **__: written.append(state)  # type: ignore
+    store.call = lambda _, *state, **__: written.append(state)  # type: ignore[assignment, method-assign]
     return store, written
 
 
