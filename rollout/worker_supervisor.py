@@ -23,6 +23,7 @@ from rollout.run_events import RunEvents
 from rollout.run_worker import RunWorker
 from rollout.sessions.call_source import CallSource
 from rollout.settings import RolloutSettings
+from rollout.vllm.client.connection import VLLMUnavailable
 from rollout.vllm.client.expert_routing import bytes_per_token
 from rollout.vllm.client.policy_client import PolicyClient
 from rollout.vllm.model_files import (
@@ -173,6 +174,10 @@ class WorkerSupervisor:
             try:
                 with noted(note):
                     await self._work(run, manifest, run_events, stop)
+            except VLLMUnavailable:
+                # If vLLM has ended, its log has the cause, and the refused connection follows.
+                self._serving.check()
+                raise
             finally:
                 # Otherwise heartbeats would repeat what the worker did before it failed.
                 self._heartbeat.worker = None

@@ -4,11 +4,13 @@ That loader takes checkpoint names: it finds the part of a fused or sharded para
 belongs to. It copies into parameters as they are. So a model is patched only if vLLM holds its
 weights like a checkpoint; otherwise the whole version is loaded.
 
-vLLM's loader marks unchanged values by NaN, and checks its input before it writes. It does not undo
-its writes when it fails, so `engine` then loads the previous version.
+vLLM's loader marks unchanged values by NaN in tensors as large as the checkpoint's, which the cache
+does not leave room for: CHUNK limits them, and `services.estimate.rollout_memory` counts them. The
+loader does not undo its writes when it fails, so `engine` then loads a whole version.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,9 @@ from rollout.vllm_plugin.weight_file import (
 )
 
 PLAIN = (UnquantizedLinearMethod, UnquantizedEmbeddingMethod)
+CHUNK = 128 << 20
+"""Most bytes of tensors that are patched together on the device, unless one tensor is larger. A
+smaller chunk would cost time: each takes 1 ms on the host."""
 
 
 def patchable(model: torch.nn.Module) -> bool:
@@ -64,23 +69,40 @@ def check_patch(path: Path, base: str, tag: str, tensors: Tensors) -> None:
 
 
 def apply_patch(model: torch.nn.Module, path: Path, tensors: Tensors, device: torch.device) -> None:
-    """Apply the staged patch to `model`. Raises ValueError (nothing is changed) for positions
-    outside a tensor or values that are NaN, and whatever the model's loader raises."""
-    load_checkpoint_weight_patches(
-        model, list(_patches(path, tensors, device)), validate_unique_indices=False
-    )
-
-
-def _patches(path: Path, tensors: Tensors, device: torch.device) -> Iterator[CheckpointWeightPatch]:
+    """Apply the staged patch to `model`, a chunk at a time. Raises ValueError for positions outside
+    a tensor or values that are NaN, and whatever the model's loader raises."""
     with _opened(path, str(device)) as file:
-        for number, name in _parts(file):
-            yield CheckpointWeightPatch(
-                name,
-                tensors[name][1],
-                torch.bfloat16,
-                file.get_tensor(f"{VALUES}/{number}/{name}"),
-                file.get_tensor(f"{POSITIONS}/{number}/{name}"),
+        for parts in _chunks(_parts(file), tensors):
+            load_checkpoint_weight_patches(
+                model,
+                [_patch(file, number, name, tensors) for number, name in parts],
+                max_chunk_bytes=CHUNK,
+                validate_unique_indices=False,
             )
+
+
+def _chunks(
+    parts: Sequence[tuple[int, str]], tensors: Tensors
+) -> Iterator[Sequence[tuple[int, str]]]:
+    """Cut `parts`, in their order, into chunks of tensors of at most CHUNK bytes, or of one."""
+    begin, size = 0, 0
+    for place, (_, name) in enumerate(parts):
+        more = torch.bfloat16.itemsize * math.prod(tensors[name][1])
+        if place > begin and size + more > CHUNK:
+            yield parts[begin:place]
+            begin, size = place, 0
+        size += more
+    yield parts[begin:]
+
+
+def _patch(file: Any, number: int, name: str, tensors: Tensors) -> CheckpointWeightPatch:
+    return CheckpointWeightPatch(
+        name,
+        tensors[name][1],
+        torch.bfloat16,
+        file.get_tensor(f"{VALUES}/{number}/{name}"),
+        file.get_tensor(f"{POSITIONS}/{number}/{name}"),
+    )
 
 
 def _opened(path: Path, device: str = "cpu") -> Any:

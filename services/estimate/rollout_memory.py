@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from services.contracts.config import RLConfig
+from services.contracts.config.model import lora_of
 from services.contracts.devices import LearnerDevices
 from services.estimate.answer import ProcessNeed
 from services.estimate.inputs import PROMPT, Model, Worker, available, smallest
@@ -17,6 +18,10 @@ ASLEEP = 2 << 30
 """
 LOGITS = 8
 """Bytes per sequence and token of the vocabulary: logits in float32, and their softmax."""
+PATCH = 128 << 20
+"""Bytes of tensors that vLLM patches together (`CHUNK` in `rollout.vllm_plugin.weight_patch`),
+unless one tensor is larger. Their positions, and which of their values change, take as much again.
+"""
 CPU_RUNTIME, CPU_CACHE = 2 << 30, 2 << 30
 """On CPUs: what a worker and its vLLM take besides weights, and their cache if
 HEADRACE_VLLM_KV_CACHE_GIB names no other size."""
@@ -39,6 +44,8 @@ class Server:
     number: int
     """Bytes of a number."""
     quantised: bool
+    patched: bool = False
+    """Whether versions change single values in place."""
 
     @property
     def weights(self) -> int:
@@ -48,7 +55,17 @@ class Server:
     @property
     def overhead(self) -> int:
         """Bytes on each GPU besides weights and cache."""
-        return ASLEEP + self.sequences * self.shape.vocabulary * LOGITS // self.gpus
+        logits = self.sequences * self.shape.vocabulary * LOGITS // self.gpus
+        return ASLEEP + logits + self.patch
+
+    @property
+    def patch(self) -> int:
+        """Bytes on each GPU while a version is patched in: whole tensors as the checkpoint has
+        them."""
+        if not self.patched:
+            return 0
+        largest = max(self.shape.embedding, self.shape.hidden * self.shape.intermediate)
+        return 2 * max(PATCH, self.number * largest)
 
     @property
     def token_bytes(self) -> int:
@@ -97,7 +114,31 @@ def server_of(
         longest,
         served_number(config, model),
         options.quantization is not None,
+        patches(config, model) and bool(gpus),
     )
+
+
+def patches(config: RLConfig, model: Model) -> bool:
+    """Whether vLLM changes single weights of the run's model in place on a GPU
+    (`rollout.vllm_plugin.weight_patch.patchable`)."""
+    half = config.model.dtype == "bfloat16" or (config.model.dtype == "auto" and model.half)
+    as_published = config.rollout.weights == "auto" and not config.rollout.vllm.quantization
+    return half and as_published and not lora_of(config.model) and not model.shape.experts
+
+
+def shared_cache(
+    config: RLConfig, model: Model, learner: LearnerDevices | None, worker: Worker
+) -> int | None:
+    """Return the bytes of keys and values for a vLLM that computes on the learner's GPU while the
+    learner trains, by the estimate: vLLM's own measurement would count what the learner allocates
+    and frees meanwhile. Return None if vLLM can measure, or if its share has no room for one
+    sequence of the longest length: then vLLM says what it lacks."""
+    trains = {gpu.uuid for gpu in learner.gpus} if learner else set()
+    if config.rollout.vllm.sleeps or not any(gpu.uuid in trains for gpu in worker.gpus):
+        return None
+    server = server_of(config, model, learner, worker)
+    cache = server.budget - server.weights - server.overhead
+    return cache if cache >= server.token_bytes * server.longest else None
 
 
 def rollout_need(

@@ -4,8 +4,10 @@ same, since only the weights change. Otherwise the server is replaced."""
 import asyncio
 import json
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
+from typing import Any
 
 from rollout.run_events import RunEvents
 from rollout.settings import RolloutSettings
@@ -18,11 +20,15 @@ from rollout.vllm.process.server import VLLMFailed, VLLMServer
 from rollout.vllm.process.sleeping import Sleeper
 from rollout.vllm.process.start_times import StartTimes, start_key
 from services.contracts.config import RLConfig
-from services.contracts.config.vllm import VLLM
+from services.contracts.config.vllm import CACHE_BYTES, VLLM, spelled
 from services.contracts.records import RunRecord, WorkerRecord
 from services.contracts.wording import counted
+from services.estimate.inputs import Model, Worker, of_half
+from services.estimate.model_shape import shape_of
+from services.estimate.one_gpu import with_share
+from services.estimate.rollout_memory import shared_cache
 from services.runtime.gpu_handover import Handover
-from services.runtime.gpus import Device, installed_device
+from services.runtime.gpus import ALONE_MEMORY, Device, installed_device
 from services.runtime.logs import get_logger
 from services.store import Store
 
@@ -93,13 +99,15 @@ class Serving:
         options = with_memory(config.served, self._settings.vllm_gpu_memory_utilization)
         # The type of the published weights, whatever `model.dtype: auto` meant to the learner.
         file = model / "config.json"
-        dtype = json.loads(file.read_text()).get("dtype")
+        described = json.loads(file.read_text())
+        dtype = described.get("dtype")
         if not isinstance(dtype, str):
             raise ValueError(f'{file} names no dtype: add one, like "dtype": "bfloat16"')
         device = installed_device()
         more = server_flags(config.sampling, device == "cpu")
         if device == "cuda":
             require_gpus(options.tensor_parallel_size, self._record.gpus)
+            more |= await self._cache_flags(config, options, described)
         needed = await asyncio.to_thread(fingerprint, model, options, dtype, more)
         if self._running is not None:
             if needed == self._fingerprint and self._running[1].alive:
@@ -149,6 +157,21 @@ class Serving:
         self._share = config.rollout.vllm.gpu_memory_utilization
         await run_events.state("ready", f"vLLM serves after {seconds:.0f} s")
         return self._running
+
+    async def _cache_flags(
+        self, config: RLConfig, options: VLLM, model: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the size of vLLM's cache as an option, if the learner is on the same GPU and the
+        run's config does not name a size. `model` is the content of config.json. Raises
+        RedisError."""
+        shape = shape_of(model)
+        if shape is None or CACHE_BYTES in {spelled(name) for name in options.extra}:
+            return {}
+        learner = await self._store.pools.devices(self._settings.pool)
+        divided = with_share(config, options.gpu_memory_utilization or ALONE_MEMORY, options.sleeps)
+        worker = Worker(tuple(self._record.devices))
+        size = shared_cache(divided, Model(shape, of_half(model)), learner, worker)
+        return {} if size is None else {CACHE_BYTES: size}
 
     async def _goes_on(self, run: str) -> bool:
         """Whether the run is still the pool's active one. Raises RedisError."""

@@ -10,6 +10,8 @@ from services.contracts.config.base import Section
 
 RECORD_ROUTING = "enable-return-routed-experts"
 """vLLM's option to return the experts that each token went to."""
+CACHE_BYTES = "kv-cache-memory-bytes"
+"""vLLM's option for the size of its cache. With it vLLM does not measure what others leave free."""
 SPECULATION = frozenset({"speculative-config", "spec-method", "spec-model", "spec-tokens"})
 RESERVED = frozenset(
     {
@@ -42,7 +44,7 @@ SWITCHES = frozenset(
 VALUES = frozenset(
     {
         "attention-backend", "block-size", "cpu-offload-gb", "kv-cache-dtype",
-        "kv-cache-memory-bytes", "long-prefill-token-threshold", "mamba-block-size",
+        CACHE_BYTES, "long-prefill-token-threshold", "mamba-block-size",
         "mamba-cache-dtype", "mamba-ssm-cache-dtype", "max-cudagraph-capture-size",
         "max-num-batched-tokens", "moe-backend", "num-gpu-blocks-override", "optimization-level",
         "performance-mode", "prefix-caching-hash-algo", "reasoning-parser", "seed",

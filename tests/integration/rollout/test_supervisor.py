@@ -12,6 +12,7 @@ from rollout import worker_supervisor as supervisor
 from rollout.run_events import RunEvents
 from rollout.run_worker import RunWorker
 from rollout.settings import RolloutSettings
+from rollout.vllm.client.connection import VLLMUnavailable
 from rollout.vllm.process.server import VLLMFailed
 from services.contracts.records import RunRecord, RunState, WorkerRecord
 from services.contracts.weights import WeightManifest
@@ -95,6 +96,32 @@ async def test_a_worker_whose_vllm_died_is_unhealthy_until_it_tries_again(
     events, manifest = RunEvents(RUN, "broken", scene.store), cast(WeightManifest, None)
     await broken._attend(run, manifest, events, asyncio.Event())
     assert heartbeats == ["unhealthy"]
+
+
+async def test_a_vllm_that_ends_before_it_samples_fails_with_its_own_last_words(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = RolloutSettings.model_validate({"worker": "broken", "data": tmp_path})
+    broken = supervisor.WorkerSupervisor(settings, scene.store)
+    run, reasons = await scene.store.runs.get(RUN), list[str]()
+    assert run is not None
+
+    async def work(*_: object) -> None:
+        raise VLLMUnavailable("vLLM does not answer /v1/models: [Connection refused]")
+
+    def ended() -> None:
+        raise VLLMFailed("vLLM ended with exit code 1: RuntimeError: head_dim=16", named_cause=True)
+
+    async def heard(run: RunRecord, events: RunEvents, reason: str) -> None:
+        reasons.append(reason)
+
+    monkeypatch.setattr(broken, "_work", work)
+    monkeypatch.setattr(broken._serving, "check", ended)
+    monkeypatch.setattr(broken, "_failed", heard)
+    events, manifest = RunEvents(RUN, "broken", scene.store), cast(WeightManifest, None)
+    await broken._attend(run, manifest, events, asyncio.Event())
+    assert reasons == ["vLLM ended with exit code 1: RuntimeError: head_dim=16"]
+    assert broken._limit.failures == 1
 
 
 class Sampling:

@@ -9,7 +9,7 @@ from services.estimate.fit import estimate_run
 from services.estimate.inputs import Model, Worker, known_workers
 from services.estimate.model_shape import shape_of
 from services.estimate.one_gpu import Division, division, with_share
-from services.estimate.rollout_memory import SHARED
+from services.estimate.rollout_memory import ASLEEP, SHARED, shared_cache
 from tests.unit.estimate.estimating import (
     GB,
     THRIFTY,
@@ -69,7 +69,7 @@ def test_where_each_fits_alone_on_one_gpu_and_both_do_not_they_take_turns() -> N
     assert found is not None
     assert found.sleeps
     assert found.share is not None
-    needs = "the learner needs 15 GB and a tenth to spare, vLLM 3.8 GB, of 20 GB"
+    needs = "the learner needs 15 GB and a tenth to spare, vLLM 4.4 GB, of 20 GB"
     assert f"take turns on this GPU, because they do not fit on it side by side ({needs})" in (
         found.words
     )
@@ -141,3 +141,35 @@ def test_the_share_that_a_worker_has_been_given_counts() -> None:
     large = divided({}, 80 * GB, Worker(one.gpus, 0.9))
     assert large is not None
     assert words in large.words
+
+
+def cache(
+    share: float, config: dict[str, Any] | None = None, first: int = 0, sleeps: bool = False
+) -> int | None:
+    """Bytes of the cache that a vLLM of 0.6B gets on the learner's 80 GB, or on the next GPU."""
+    shape = shape_of(QWEN3_06B)
+    assert shape is not None
+    parsed = with_share(rl_config(SHORT | (config or {})), share, sleeps)
+    model, one = Model(shape, half=True), worker(80 * GB, first=first)
+    return shared_cache(parsed, model, learner(1, 80 * GB), one)
+
+
+def test_a_vllm_on_the_learners_gpu_gets_the_size_of_its_cache() -> None:
+    shape = shape_of(QWEN3_06B)
+    assert shape is not None
+    weights, logits = 2 * shape.parameters, 1024 * 151_936 * 8
+    # The embedding is patched as a whole tensor, and its positions take as much again.
+    patch = 2 * 2 * 151_936 * 1024
+    assert cache(0.4) == 32 * GB - weights - ASLEEP - logits - patch
+    whole = {"rollout": {"weights": "full", "vllm": {"max_model_len": 1280}}}
+    assert cache(0.4, whole) == 32 * GB - weights - ASLEEP - logits
+    assert (
+        cache(0.4, {"model": {"path": "org/m", "lora": {}}}) == 32 * GB - weights - ASLEEP - logits
+    )
+
+
+def test_a_vllm_that_can_measure_chooses_its_cache_itself() -> None:
+    assert cache(0.9, first=1) is None
+    assert cache(0.9, sleeps=True) is None
+    # Too little for one sequence: vLLM says what it lacks.
+    assert cache(0.05) is None

@@ -14,6 +14,8 @@ from services.contracts.config.vllm import VLLM
 from services.contracts.devices import GPUDevice, LearnerDevices
 from services.contracts.records import RunState
 from services.runtime.tasks import end
+from tests.unit.estimate.estimating import GB, rl_config
+from tests.unit.estimate.known import QWEN3_06B
 
 GPU, OTHER = (GPUDevice(uuid=f"GPU-{name}", name="A40", memory=1) for name in "ab")
 
@@ -66,6 +68,26 @@ async def test_vllm_ends_before_the_learner_loads_a_run_that_counts_on_its_memor
     await serving.free_memory_for(next_run)
     await serving.free_memory_for(next_run)
     assert server.ended == int(ends)
+
+
+@pytest.mark.parametrize(
+    ("trains", "extra", "told"),
+    [(GPU, {}, True), (OTHER, {}, False), (GPU, {"kv_cache_memory_bytes": 1 << 30}, False)],
+)
+async def test_vllm_gets_the_size_of_its_cache_only_on_the_learners_gpu(
+    trains: GPUDevice, extra: dict[str, Any], told: bool
+) -> None:
+    async def devices(pool: str) -> LearnerDevices:
+        return LearnerDevices(ranks=1, gpus=[trains.model_copy(update={"memory": 80 * GB})])
+
+    store: Any = SimpleNamespace(pools=SimpleNamespace(devices=devices))
+    record: Any = SimpleNamespace(devices=[GPU.model_copy(update={"memory": 80 * GB})])
+    serving = Serving(cast(Any, SimpleNamespace(pool="p")), record, store)
+    options = VLLM(max_model_len=1280, gpu_memory_utilization=0.4, extra=extra)
+    config = rl_config({"sampling": {"max_tokens": 64}, "rollout": {"vllm": options.model_dump()}})
+    flags = await serving._cache_flags(config, options, QWEN3_06B | {"dtype": "bfloat16"})
+    assert flags.keys() == ({"kv-cache-memory-bytes"} if told else set())
+    assert all(20 * GB < size < 32 * GB for size in flags.values())
 
 
 async def test_a_stop_that_was_cancelled_can_be_repeated() -> None:
