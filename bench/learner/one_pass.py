@@ -20,7 +20,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from learner.model.attention.packed import use_packed_attention
 from learner.model.compiling import compiles, make_trainable
-from learner.model.moe.experts import use_pass_type_experts
 from learner.model.passes.families import cost_of, cut, families_of, sharing_of
 from learner.model.passes.logprobs import TokenLogprobs, packed_row
 from learner.model.passes.mfu import Work, shape
@@ -114,7 +113,6 @@ def headrace(
     each sequence, the output head in chunks. With `shared`, answers share the computation of
     their prompt if that saves time."""
     use_packed_attention(model)
-    use_pass_type_experts(model)
     compiled, why = compiles(COMPILE[options["compile"]], model, model.device)
     make_trainable(model, options["checkpointing"], compiled)
     print(f"blocks compiled: {why}", file=sys.stderr, flush=True)

@@ -6,9 +6,9 @@ import torch
 
 from learner.coordinate.checkpoint_schedule import CheckpointSchedule
 from learner.coordinate.first_rank import FirstRank, on_rank_0
+from learner.coordinate.process_report import ProcessReport
 from learner.environment import RunEnvironment
 from learner.metrics.sft_metrics import Speed
-from learner.metrics.step_metrics import peak_memory
 from learner.model.passes.mfu import Work
 from learner.persist.disk_retry import CannotWrite
 from learner.publishing.model_folder import export_description
@@ -40,6 +40,7 @@ class SFTCoordinator(FirstRank):
         self._measure = config.validation.best
         self._speed, self._work, self._flops = Speed(), work, self._supervised.flops
         self._reported = 0.0
+        self._process = ProcessReport(environment.store)
 
     @property
     def _supervised(self) -> SupervisedProgress:
@@ -100,7 +101,7 @@ class SFTCoordinator(FirstRank):
             **metrics,
             **speed,
             **self._utilisation(speed.get("time/step", 0.0)),
-            "memory/peak_bytes": peak_memory(),
+            **self._process.metrics(),
         }
         # The fenced call comes first: a replaced learner that was asleep must not write rows.
         last = step == self._max_steps or "validation/loss" in row or self._captured is not None

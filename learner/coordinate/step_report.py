@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from learner.coordinate.process_report import ProcessReport
 from learner.metrics.reward_metrics import (
     FILTERED,
     dataset_metrics,
@@ -14,7 +15,6 @@ from learner.metrics.step_metrics import (
     admission_wait,
     bottleneck,
     canary_metrics,
-    peak_memory,
     time_metrics,
 )
 from learner.model.passes.mfu import Work
@@ -28,6 +28,7 @@ class StepReport:
     def __init__(self, config: RLConfig, store: RunStore, work: Work | None) -> None:
         """`work`: FLOPs of a step, None if the speed of the device is unknown."""
         self._config, self._store, self._work = config, store, work
+        self._process = ProcessReport(store)
         self._waits: dict[str, float] = {}
         """Seconds that each worker had waited for admission until the last step."""
         self._before: dict[str, float] = {}
@@ -77,7 +78,7 @@ class StepReport:
             **self._utilisation(sums, metrics, spent["training"]),
             "time/workers_waiting_for_admission": wait,
             "workers": len(workers),
-            "memory/peak_bytes": peak_memory(),
+            **self._process.metrics(),
             "wire/bytes_per_token": bytes / max(tokens, 1),
             "bottleneck": bottleneck(sum(spent.values()), spent["waiting"], wait),
         }

@@ -98,8 +98,12 @@ def finite(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def peak_memory() -> float:
+def memory_metrics() -> dict[str, float]:
     """Return the peak memory of rank 0: on the GPU if there is one, else resident memory."""
     if torch.cuda.is_available():
-        return float(torch.cuda.max_memory_allocated())
-    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+        return {
+            "memory/peak_bytes": float(torch.cuda.max_memory_allocated()),
+            "memory/reserved_peak": float(torch.cuda.max_memory_reserved()),
+        }
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {"memory/peak_bytes": float(resident * 1024)}

@@ -16,10 +16,13 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from learner.errors import UnusableModel
 from learner.model.attention.packed import NAME, packed_attention
+from learner.model.pass_weights import CHECKPOINTING
 from services.contracts.experts import expert_count
 
 Backend = Literal["inductor", "cudagraphs", "aot_eager", "eager"]
 """`training.compile_backend`. Benchmarks compile without the config package."""
+ON_PURPOSE = "Skip calling `torch.compiler.disable()`d function"
+"""How torch's reason for a graph break begins if the code asks for it."""
 WHY, SET = "training.compile compiles", "training.compile is set"
 
 
@@ -36,6 +39,7 @@ def compiles(
         # Old graphs would count against the few that torch keeps for a block's or an optimizer's
         # code.
         torch.compiler.reset()
+        torch._dynamo.utils.counters.clear()
     if configured is False:
         return None, f"off: {SET}"
     if configured == "auto" and (why := _not_worth(model, device)):
@@ -48,6 +52,25 @@ def compiles(
     torch._dynamo.config.suppress_errors = configured == "auto"
     why = "the learner computes on CUDA" if configured == "auto" else SET
     return backend, f"on: {why}" + (f" (backend {backend})" if backend != "inductor" else "")
+
+
+def compile_metrics() -> dict[str, float]:
+    """Return what torch has compiled in this run: graphs, graph breaks without those that attention
+    makes on purpose, and pieces of code that torch could not compile. Empty if nothing was to be
+    compiled."""
+    if "torch._dynamo" not in sys.modules:
+        return {}
+    counters = torch._dynamo.utils.counters
+    if not (tried := counters["frames"]["total"]):
+        return {}
+    breaks = counters["graph_break"].items()
+    return {
+        "compile/graphs": float(counters["stats"]["unique_graphs"]),
+        "compile/graph_breaks": float(
+            sum(n for why, n in breaks if not why.startswith(ON_PURPOSE))
+        ),
+        "compile/failed": float(tried - counters["frames"]["ok"]),
+    }
 
 
 def _not_worth(model: PreTrainedModel, device: torch.device) -> str | None:
@@ -92,7 +115,7 @@ def make_trainable(model: PreTrainedModel, checkpointing: bool, compiled: Backen
     activations in the backward pass; `compiled`: backend that compiles the blocks."""
     model.eval()
     if checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.gradient_checkpointing_enable(CHECKPOINTING)
         for module in model.modules():
             if getattr(module, "gradient_checkpointing", False):
                 # transformers recomputes activations only in training mode, which also enables a

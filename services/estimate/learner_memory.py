@@ -31,6 +31,7 @@ def learner_need(
     parts = {name: value for name, value in vars(memory).items() if value}
     kind = "bfloat16" if how.half else "float32"
     again = ", activations computed again" if how.checkpointing else ""
+    compiled = ", blocks compiled" if compiles(config, model, learner) else ""
     return ProcessNeed(
         gpu=smallest(learner.gpus).name if learner and learner.gpus else None,
         count=how.ranks,
@@ -39,8 +40,16 @@ def learner_need(
         needed=memory.total,
         parts=parts,
         fits=None if budget is None else memory.total <= budget,
-        how=f"{shared_in_words(how)}, {kind}, {how.tokens:,} tokens a pass{again}",
+        how=f"{shared_in_words(how)}, {kind}, {how.tokens:,} tokens a pass{again}{compiled}",
     )
+
+
+def compiles(config: Config, model: Model, learner: LearnerDevices | None) -> bool:
+    """Whether the learner compiles the model's blocks (`learner.model.compiling`), if its machine
+    has a compiler."""
+    if config.training.compile != "auto":
+        return config.training.compile
+    return bool(learner and learner.gpus) and not model.shape.experts
 
 
 def pass_of(

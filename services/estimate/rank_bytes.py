@@ -103,9 +103,8 @@ def activations(shape: ModelShape, how: Pass) -> int:
     """
     if not how.checkpointing:
         return how.tokens * _kept_by_token(shape, how) * shape.layers
-    # Under autocast the residual stream is float32.
-    residual = FLOAT32 if how.parallel == "ddp" or not how.half else BFLOAT16
-    return how.tokens * residual * shape.hidden * shape.layers + of_a_block(shape, how)
+    number = BFLOAT16 if how.half else FLOAT32
+    return how.tokens * number * shape.hidden * shape.layers + of_a_block(shape, how)
 
 
 def of_a_block(shape: ModelShape, how: Pass) -> int:
@@ -116,8 +115,7 @@ def of_a_block(shape: ModelShape, how: Pass) -> int:
 
 def _kept_by_token(shape: ModelShape, how: Pass) -> int:
     """Bytes that autograd keeps of a token in one block."""
-    # Under autocast (DDP) norms are float32, and each product casts its input again.
-    wide = 16 if how.parallel == "fsdp" and how.half else 26 if how.half else 24
+    wide = 16 if how.half else 24
     number = BFLOAT16 if how.half else FLOAT32
     attended = shape.query + shape.key_value
     token = wide * shape.hidden + 4 * number * shape.intermediate + 2 * number * attended

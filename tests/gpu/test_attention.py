@@ -22,7 +22,6 @@ from transformers import (
 from learner.model.attention.kernels import attend
 from learner.model.attention.packed import attention_in_use, use_packed_attention
 from learner.model.attention.row_layout import packed_layout
-from learner.model.moe.experts import use_pass_type_experts
 from learner.model.passes.families import cost_of, cut, families_of, sharing_of
 from learner.model.passes.logprobs import PackedRow, TokenLogprobs, packed_row
 from tests.unit.learner.test_attention_kernels import apart, forest, sees
@@ -88,7 +87,6 @@ def model_of(config: PreTrainedConfig) -> PreTrainedModel:
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).to(DEVICE)
     assert use_packed_attention(model) is None
-    use_pass_type_experts(model)
     return model.eval()
 
 

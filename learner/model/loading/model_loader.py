@@ -45,7 +45,6 @@ from learner.model.loading.kept_files import (
     tokenizer_state,
     with_adapter,
 )
-from learner.model.moe.experts import use_pass_type_experts
 from learner.model.passes.packing_check import mixes_sequences
 from learner.model.placement.slicing import loading_slices
 from services.contracts.config.lora import LoRA
@@ -218,7 +217,6 @@ def load_critic(
     _place(model, _place_for(model, device, sharing))
     model.config.architectures = [type(model).__name__]
     use_packed_attention(model)
-    use_pass_type_experts(model)
     if sharing is None and (why := mixes_sequences(model, autocast)):
         raise UnusableModel(f"the critic's model {path}: {why}")
     return model
@@ -296,11 +294,10 @@ def _check_generation(model: PreTrainedModel) -> None:
 def ready(
     model: PreTrainedModel, tokenizer: Any, dtype: torch.dtype, device: torch.device | str
 ) -> LoadedModel:
-    """Move `model` to `device`, and have its attention and experts compute packed rows. `dtype`:
+    """Move `model` to `device`, and have its attention compute packed rows. `dtype`:
     type of the passes and of published weights."""
     _place(model, device)
     use_packed_attention(model)
-    use_pass_type_experts(model)
     return LoadedModel(model, tokenizer, dtype)
 
 

@@ -4,7 +4,6 @@ Hidden states are selected *before* the output head (`output_head`).
 """
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from learner.model.attention.row_layout import PackedLayout, packed_layout
 from learner.model.head.logit_scale import UnusableHead, logit_scale
 from learner.model.head.output_head import head_logprobs
 from learner.model.head.topk_logprobs import topk_logprobs
+from learner.model.pass_weights import computing_in
 
 if TYPE_CHECKING:  # bench.learner.one_pass also runs with only torch and transformers
     from learner.distributed import Context
@@ -161,13 +161,6 @@ class TokenLogprobs(nn.Module):
         return head_logprobs(*given, temperature, self.autocast, scale=self.scale)
 
 
-def computing_in(
-    device: torch.device, autocast: torch.dtype | None
-) -> torch.autocast | nullcontext[None]:
-    """A context that computes in the type of the passes. None: in the type of the weights."""
-    return nullcontext() if autocast is None else torch.autocast(device.type, autocast)
-
-
 def hidden_states(
     model: PreTrainedModel, row: PackedRow, autocast: torch.dtype | None
 ) -> torch.Tensor:
@@ -179,7 +172,7 @@ def hidden_states(
     if row.part:
         extra["part"] = row.part
         tokens, positions = row.part.take(tokens), row.part.take(positions)
-    with computing_in(tokens.device, autocast):
+    with computing_in(model, autocast):
         return model.base_model(
             input_ids=tokens[None], position_ids=positions[None], use_cache=False, **extra
         ).last_hidden_state[0]

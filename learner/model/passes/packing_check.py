@@ -7,7 +7,8 @@ samples from, and only `mismatch/kl` would show it.
 import torch
 from transformers import PreTrainedModel
 
-from learner.model.passes.logprobs import computing_in, hidden_states, packed_row
+from learner.model.pass_weights import computing_in
+from learner.model.passes.logprobs import hidden_states, packed_row
 
 TOLERANCE = 0.01
 """Largest relative difference between a token's hidden states in the row and in its sequence alone.
@@ -28,7 +29,7 @@ def mixes_sequences(model: PreTrainedModel, autocast: torch.dtype | None = None)
         [*sequences], [torch.zeros_like(s, dtype=torch.bool) for s in sequences], device
     )
     packed = hidden_states(model, row, autocast)
-    with computing_in(device, autocast):
+    with computing_in(model, autocast):
         alone = torch.cat(
             [
                 model.base_model(input_ids=s[None].to(device), use_cache=False).last_hidden_state[0]

@@ -120,7 +120,7 @@ USED = (
     *("model.attention.packed", "model.attention.row_calls", "model.attention.row_layout"),
     "model.compiling",
     *("model.head", "model.head.logit_scale", "model.head.output_head"),
-    *("model.head.topk_logprobs", "model.moe", "model.moe.experts", "model.passes"),
+    *("model.head.topk_logprobs", "model.pass_weights", "model.passes"),
     *("model.passes.families", "model.passes.logprobs", "model.passes.mfu"),
 )
 

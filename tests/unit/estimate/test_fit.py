@@ -76,7 +76,7 @@ def test_activations_are_recomputed_only_if_they_do_not_fit() -> None:
     small, large = learner(8, 80 * GB), learner(8, 400 * GB)
     by_itself, forced = estimate({}, small), estimate(THRIFTY, small)
     assert by_itself.learner == forced.learner
-    assert by_itself.learner.how.endswith("activations computed again")
+    assert by_itself.learner.how.endswith("activations computed again, blocks compiled")
     kept, never = estimate({}, large), estimate(WASTEFUL, large)
     assert kept.learner == never.learner
     # If the activations nearly fill the GPU, an estimate a tenth too low would hide a misfit.
@@ -84,7 +84,7 @@ def test_activations_are_recomputed_only_if_they_do_not_fit() -> None:
     needed = estimate({"training": {"parallel": "fsdp"} | WASTEFUL["training"]}, large).learner
     for memory, again in ((needed.needed * 1.05, True), (needed.needed * 1.2, False)):
         found = estimate(sharded, learner(8, int(memory))).learner
-        assert found.how.endswith("computed again") == again
+        assert ("computed again" in found.how) == again
 
 
 def test_long_answers_train_at_8b_the_longest_where_ranks_share_them() -> None:

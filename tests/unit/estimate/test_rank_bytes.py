@@ -16,6 +16,7 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
+from learner.model.pass_weights import computing_in
 from services.contracts.config.model import ScratchModel
 from services.contracts.config.optimizer import AdamW, AdamW8bit, MuonAdamW
 from services.estimate.model_shape import ModelShape, scratch_shape, shape_of
@@ -97,23 +98,20 @@ class Flash(torch.autograd.Function):
 def flash(
     module: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any, **_: Any
 ) -> tuple[torch.Tensor, None]:
-    kind = torch.bfloat16 if torch.is_autocast_enabled("cpu") else q.dtype
-    return Flash.apply(q.to(kind), k.to(kind), v.to(kind)), None
+    return Flash.apply(q, k, v), None
 
 
 def kept(model: PreTrainedModel, tokens: int, autocast: bool) -> int:
-    """Bytes that a forward pass of the blocks keeps for the backward pass, weights left out."""
-    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    """Bytes that a forward pass keeps for the backward pass, weights included."""
     seen: dict[int, torch.Tensor] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.untyped_storage().data_ptr() not in weights:
-            seen[tensor.untyped_storage().data_ptr()] = tensor
+        seen[tensor.untyped_storage().data_ptr()] = tensor
         return tensor
 
     with (
         torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
-        torch.autocast("cpu", torch.bfloat16, enabled=autocast),
+        computing_in(model, torch.bfloat16 if autocast else None),
     ):
         model.model(torch.zeros(1, tokens, dtype=torch.int64), use_cache=False)
     return sum(tensor.untyped_storage().nbytes() for tensor in seen.values())
@@ -148,7 +146,7 @@ def test_activations_are_what_autograd_keeps(
         model.set_attn_implementation("counted")
         autocast = half and parallel == "ddp"
         model = model.bfloat16() if half and not autocast else model
-        # Casts of weights do not grow with the tokens.
+        # Weights do not grow with the tokens.
         counts.append(kept(model, 256, autocast) - kept(model, 128, autocast))
     found = described(config | {"num_hidden_layers": 1, "model_type": made.model_type})
     estimate = activations(found, Pass(2, parallel, half, 128))

@@ -1,14 +1,19 @@
 """Compiled blocks: equal numbers for any row, and equal names."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 from torch._dynamo.testing import CompileCounter
 from transformers import PreTrainedModel
 
+from learner.coordinate.process_report import ProcessReport
 from learner.errors import UnusableModel
 from learner.model import compiling
-from learner.model.compiling import compile_blocks, compiles
+from learner.model.attention.packed import NAME
+from learner.model.compiling import compile_blocks, compile_metrics, compiles
 from learner.model.passes.logprobs import TokenLogprobs, packed_row
 from services.contracts.config.training import Automatic
 from tests.unit.learner.experts import tiny_mixture
@@ -141,3 +146,33 @@ def test_graphs_of_earlier_runs_in_the_process_do_not_count_against_a_later_run(
         block.compile(dynamic=True, backend=graphs)
         block(torch.ones(2, 4 * run))
         assert graphs.frame_count == 1, run
+
+
+def test_a_run_counts_its_graphs_and_not_the_breaks_that_attention_makes() -> None:
+    model, cpu = tiny_model().model, torch.device("cpu")
+    assert model.config._attn_implementation == NAME
+    compiles(False, model, cpu)
+    assert compile_metrics() == {}
+    compile_blocks(model, "eager")
+    passes(model)
+    metrics = compile_metrics()
+    assert metrics["compile/graphs"] > 0
+    assert metrics["compile/graph_breaks"] == metrics["compile/failed"] == 0
+    compiles(False, model, cpu)
+    assert compile_metrics() == {}
+
+
+def test_a_run_is_warned_once_of_code_that_does_not_compile() -> None:
+    def without_kernel(*_: Any) -> Any:
+        raise RuntimeError("no kernel for this GPU")
+
+    warnings = list[str]()
+    report = ProcessReport(SimpleNamespace(warn=warnings.append))  # type: ignore[arg-type]
+    compiles(False, tiny_model().model, torch.device("cpu"))
+    block = Widening(4)
+    block.compile(backend=without_kernel)
+    with torch._dynamo.config.patch(suppress_errors=True):
+        assert torch.equal(block(torch.ones(2, 4)), Widening.forward(block, torch.ones(2, 4)))
+    assert report.metrics()["compile/failed"] == report.metrics()["compile/failed"] == 1
+    assert len(warnings) == 1
+    assert warnings[0].startswith("torch.compile failed for 1 of 1 pieces of the learner's code")
