@@ -460,6 +460,25 @@ class DatasetDefaults(Model):
     """`rewards`: the dataset's own verifier."""
 
 
+class DatasetFindings(Model):
+    """What the rows of a dataset are like."""
+
+    dataset: str
+    """Its name."""
+    rows: int
+    """Its rows."""
+    state: Literal["counting", "counted", "failed"]
+    """`counting`: a large dataset is read now, and `counts` is null; ask again."""
+    counts: RowFindings | None
+    """Counts over all rows."""
+    references: list[ReadReferences]
+    """What each verifier makes of the references: the dataset's own verifiers, and those that the request names."""
+    tokens: TokenLengths | None
+    """Lengths in tokens of the model that the request names: of prompts, as a run asks them."""
+    problem: str | None
+    """Why something was not counted."""
+
+
 class DatasetList(Model):
     """A page of datasets, by name."""
 
@@ -916,6 +935,38 @@ class LeasedSession(Model):
     """What an OpenAI client takes as its base URL."""
     key: str
     """What it takes as its key. It permits this session's calls, and ends with it."""
+
+
+class LengthBucket(Model):
+    """Rows of similar length."""
+
+    start: int
+    """The shortest length of the bucket."""
+    end: int
+    """The longest one."""
+    rows: int
+    """Rows between these lengths, which count as inside."""
+
+
+class Lengths(Model):
+    """How long texts are, in characters."""
+
+    rows: int
+    """Rows that have the text."""
+    min: int
+    """The shortest."""
+    median: int
+    """Half of the rows are no longer."""
+    p95: int
+    """95 % of the rows are no longer."""
+    max: int
+    """The longest."""
+    longest_row: int
+    """The index of the first row with the longest text."""
+    mean: float
+    """The mean."""
+    buckets: list[LengthBucket]
+    """Numbers of rows for a histogram. Each bucket begins at a power of two."""
 
 
 class LiveTraffic(Model):
@@ -1419,6 +1470,25 @@ class PromptsAdded(Model):
     """Rows of the dataset now."""
 
 
+class ReadReferences(Model):
+    """What a verifier makes of the references of a dataset."""
+
+    verifier: str
+    """Its name."""
+    state: Literal["counting", "counted", "failed"]
+    """`counting`: it reads further ones; ask again."""
+    rows: int
+    """References that it has read."""
+    unreadable: int
+    """References that it cannot read. Answers to their rows have no reward."""
+    examples: list[UnreadableReference]
+    """The first of them."""
+    remark: str = ""
+    """What it finds odd in most of the others."""
+    problem: str | None = None
+    """Why it has not read all of them."""
+
+
 class RecipeList(Model):
     """A page of recipes."""
 
@@ -1514,6 +1584,24 @@ class Rendering(Model):
     """By the keys that name the datasets: `data.dataset`, …"""
     note: str | None = None
     """Why there is no row, or what rows lack that the model will read."""
+
+
+class RepeatedRow(Model):
+    """A row that repeats an earlier one."""
+
+    row: int
+    """Its index."""
+    first: int
+    """The index of the first row like it."""
+
+
+class Repetitions(Model):
+    """Rows that repeat earlier rows."""
+
+    rows: int
+    """How many repeat an earlier one."""
+    examples: list[RepeatedRow]
+    """The first of them."""
 
 
 class RequestData(Model):
@@ -1728,6 +1816,8 @@ class RowCounts(Model):
     """Of the shortest row."""
     most_tokens: int = 0
     """Of the longest row."""
+    median_tokens: int = 0
+    """Half of the rows have no more."""
     too_long: int = 0
     """Rows that have more tokens than a row may have."""
     crowded: int = 0
@@ -1746,6 +1836,19 @@ class RowCounts(Model):
     """Some of these tokens."""
     left_out: dict[str, int] = {}
     """Prompts with earlier answers (`assistant`), `tool_calls`, results of tools (`tool`) or descriptions of tools (`tools`) that the model would not read."""
+
+
+class RowFindings(Model):
+    """Counts over all rows of a dataset."""
+
+    prompts: Lengths
+    """The prompts; of a chat, all contents together."""
+    answers: Lengths | None
+    """The references. Null: no row has one."""
+    duplicates: Repetitions
+    """Rows with prompt and answer of an earlier row."""
+    other_answers: Repetitions
+    """Rows with the prompt of an earlier row, and an answer that no earlier row has for it."""
 
 
 class RunEdit(Model):
@@ -2271,6 +2374,21 @@ class TokenBranch(Model):
     """How many tokens of prompt and completion lie up to the place that the branch continues."""
 
 
+class TokenLengths(Model):
+    """How long rows are in a model's tokens."""
+
+    model: str
+    """The model."""
+    rows: int
+    """Rows that were counted, evenly chosen from a large dataset."""
+    min: int
+    """The shortest."""
+    median: int
+    """Half of the rows are no longer."""
+    max: int
+    """The longest."""
+
+
 class TokenSpan(Model):
     """Tokens of a completion that have one origin."""
 
@@ -2304,6 +2422,15 @@ class TrackerEvent(Model):
     """The kind of event."""
     data: TrackerData
     """The tracker."""
+
+
+class UnreadableReference(Model):
+    """A reference that a verifier cannot read."""
+
+    row: int
+    """The row's index."""
+    reason: str
+    """Why."""
 
 
 class Uploaded(Model):

@@ -16,6 +16,7 @@ from headrace.models import (
     Checkpoint,
     CheckpointList,
     CompletionsRequest,
+    DatasetFindings,
     DatasetList,
     DatasetPreview,
     DatasetRecord,
@@ -212,6 +213,20 @@ def datasets_preview(
         DatasetPreview,
         path={"dataset": dataset},
         query={"row": row, "limit": limit, "cursor": cursor},
+    )
+
+
+def datasets_findings_get(
+    *, dataset: str, model: str | None = None, verifier: list[str] | None = None
+) -> Request[DatasetFindings]:
+    """Lengths, repetitions and unreadable references. Count the rows of a dataset. Lengths, repetitions and references are counted over all rows,
+    once, and the counts are kept. Tokens are counted over at most 2,000 rows."""
+    return Request(
+        "GET",
+        "/v1/datasets/{dataset}/findings",
+        DatasetFindings,
+        path={"dataset": dataset},
+        query={"model": model, "verifier": verifier},
     )
 
 

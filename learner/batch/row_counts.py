@@ -2,6 +2,7 @@
 leaves out. Pure, except for the tokenizer and the clock."""
 
 import time
+from statistics import median_low
 from typing import Any
 
 from learner.batch.conversations import CALLS
@@ -61,6 +62,7 @@ def _counts(
             break
     counts.rows = len(lengths)
     counts.fewest_tokens, counts.most_tokens = min(lengths, default=0), max(lengths, default=0)
+    counts.median_tokens = median_low(lengths) if lengths else 0
     counts.too_long = sum(asked.most is not None and n > asked.most for n in lengths)
     counts.crowded = sum(asked.roomy is not None and n > asked.roomy for n in lengths)
     return counts

@@ -13,14 +13,20 @@ import typer
 from rich import markup
 
 from services.cli.command import Commands
+from services.cli.dataset_words import findings_in_words, print_added
 from services.cli.options import AsJson, Dataset, GatewayURL, connect
-from services.cli.output import CliError, ago, escape, out, print_json, size, table
+from services.cli.output import CliError, ago, err, escape, out, print_json, size, table
 from services.cli.runs.overrides import set_value
 from services.contracts.wording import counted
 
 commands = Commands(help="Upload, list, show and remove datasets.")
 
 FILES = "a .jsonl, .json, .csv, .parquet or .tar file"
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+"""A dataset's name."""
+ENDINGS = ("jsonl", "ndjson", "json", "csv", "tsv", "parquet", "pq", "tar", "tgz")
+SUFFIXES = tuple(f".{ending}{packed}" for ending in ENDINGS for packed in ("", ".gz"))
+"""How the names of files end that are taken from a folder."""
 
 
 @commands.command()
@@ -28,9 +34,10 @@ def add(
     files: Annotated[
         list[str],
         typer.Argument(
-            metavar="FILE...",
-            help="A .jsonl, .json, .csv, .parquet or .tar file, or several, or a pattern like "
-            "'train-*.parquet': they become one dataset, in this order.",
+            metavar="[NAME] FILE...",
+            help="A .jsonl, .json, .csv, .parquet or .tar file, or several, a folder of them, or a "
+            "pattern like 'train-*.parquet': they become one dataset, in this order, with the "
+            "name before them.",
         ),
     ],
     name: Annotated[str | None, typer.Option(help="Default: the file's name.")] = None,
@@ -78,8 +85,9 @@ def add(
 
     Example:
     headrace datasets add train.jsonl --prompt question --answer answer
-    headrace datasets add 'train-*.parquet' --name train
+    headrace datasets add train 'train-*.parquet'
     """
+    name, files = _named(name, files)
     paths = [path for file in files for path in _paths(file)]
     form: dict[str, str] = {}
     columns = {"prompt": _one_or_all(prompt), "answer": _one_or_all(answer), "keep": keep}
@@ -97,22 +105,38 @@ def add(
     with contextlib.ExitStack() as opened:
         parts = [("file", (path.name, opened.enter_context(_open(path)))) for path in paths]
         record = connect(gateway).post("/v1/datasets", data=form, files=parts)
-    _added(record, as_json)
+    print_added(record, as_json)
+
+
+def _named(name: str | None, files: list[str]) -> tuple[str | None, list[str]]:
+    """Take the name of the dataset from the first argument, if that is followed by files and is a
+    name and no file."""
+    first = files[0]
+    is_name = (
+        re.fullmatch(NAME, first) and not first.endswith(SUFFIXES) and not Path(first).exists()
+    )
+    return (first, files[1:]) if name is None and len(files) > 1 and is_name else (name, files)
 
 
 def _paths(file: str) -> list[Path]:
-    """List the file with this name, or the files that match it, sorted by names and numbers."""
+    """List the file with this name, the datasets' files of this folder, or the files that match the
+    pattern, sorted by names and numbers."""
     path = Path(file)
     if path.is_file():
         return [path]
+    pattern = f"{glob.escape(file)}/*" if path.is_dir() else file
+    names = [name for name in glob.glob(pattern) if os.path.isfile(name)]
     if path.is_dir():
-        raise CliError(f"{file} is a folder: name its files, e.g. '{path / '*.parquet'}'")
-    files = [
-        Path(name) for name in sorted(glob.glob(file), key=_by_numbers) if os.path.isfile(name)
-    ]
-    if not files:
-        raise CliError(f"{file} does not exist: name {FILES}")
-    return files
+        others = [name for name in names if not name.endswith(SUFFIXES)]
+        names = [name for name in names if name.endswith(SUFFIXES)]
+        if names and others:
+            listed = ", ".join(sorted(map(os.path.basename, others))[:5])
+            more = f" and {len(others) - 5} more" if len(others) > 5 else ""
+            err.print(f"[dim]left out of {escape(file)}: {escape(listed)}{more}[/]")
+    if not names:
+        wrong = "is a folder without such a file" if path.is_dir() else "does not exist"
+        raise CliError(f"{file} {wrong}: name {FILES}")
+    return [Path(name) for name in sorted(names, key=_by_numbers)]
 
 
 def _by_numbers(name: str) -> list[tuple[int, str]]:
@@ -172,7 +196,7 @@ def gym(
         record = connect(gateway).post(
             "/v1/datasets", data=form, files={"file": (f"{task}.jsonl", content)}
         )
-    _added(record, as_json)
+    print_added(record, as_json)
 
 
 @commands.command()
@@ -214,55 +238,7 @@ def verifiers(
         record = connect(gateway).post(
             "/v1/datasets", data=form, files={"file": ("tasks.jsonl", content)}
         )
-    _added(record, as_json)
-
-
-def _added(record: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(record)
-        return
-    # An older gateway does not tell them apart.
-    done = "[green]added[/]" if record.get("added", True) else "there already:"
-    out.print(
-        f"{done} [bold]{escape(record['name'])}[/] ({counted(record['rows'], 'row')}, "
-        f"id {record['id']})"
-    )
-    for line in (_mapping(record["mapping"]), *_left_over(record), *record["notes"]):
-        out.print(f"[dim]{escape(line)}[/]")
-    for warning in record["warnings"]:
-        out.print(f"[yellow]warning[/] {escape(warning)}")
-    if record["duplicates"]:
-        out.print(
-            "[yellow]warning[/] runs sample prompts more often that are there more than once: "
-            f"{counted(record['duplicates'], 'repetition')} of the prompt and answer of an earlier "
-            "row"
-        )
-
-
-def _mapping(used: dict[str, Any] | str) -> str:
-    if isinstance(used, str):
-        return f"rows of {used}, with its template and verifier"
-    prompts = f"prompts are column {used['prompt']!r}"
-    if isinstance(used["prompt"], list):
-        listed = " and ".join(map(repr, used["prompt"]))
-        prompts = f"prompts are columns {listed}, joined by a blank line"
-    match used["answer"]:
-        case None:
-            return f"{prompts}, and no column was taken for the answer: --answer COL names one"
-        case list(names):
-            return f"{prompts}, answers are columns {', '.join(map(repr, names))}"
-        case name if name == used["prompt"]:
-            return f"{prompts}; where it holds chats, the last turn of each is the answer"
-        case name:
-            return f"{prompts}, answers are column {name!r}"
-
-
-def _left_over(record: dict[str, Any]) -> list[str]:
-    columns = record["left_over"]
-    if not columns or isinstance(record["mapping"], str):
-        return []
-    more = f" and {len(columns) - 20} more" if len(columns) > 20 else ""
-    return [f"in neither prompt nor answer: {', '.join(map(repr, columns[:20]))}{more}"]
+    print_added(record, as_json)
 
 
 @commands.command("list")
@@ -297,19 +273,30 @@ def list_(as_json: AsJson = False, gateway: GatewayURL = None) -> None:
 def show(
     dataset: Dataset,
     rows: Annotated[int, typer.Option(help="Rows to show.", min=1, max=100)] = 3,
+    model: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Count tokens of this model, too.")
+    ] = None,
+    verifier: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Read all references with this verifier. Repeat for several."
+        ),
+    ] = None,
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
-    """Show a dataset and its first rows.
+    """Show a dataset, its lengths and repetitions, and its first rows.
 
     Example:
     headrace datasets show train --rows 5
+    headrace datasets show train --model ./Qwen3-0.6B --verifier math
     """
     api = connect(gateway)
     record = api.get(f"/v1/datasets/{dataset}")
+    findings = api.get(f"/v1/datasets/{dataset}/findings", model=model, verifier=verifier)
     preview = api.get(f"/v1/datasets/{dataset}/preview", limit=rows)["rows"]
     if as_json:
-        print_json({**record, "preview": preview})
+        print_json({**record, "findings": findings, "preview": preview})
         return
     out.print(
         f"[bold]{escape(record['name'])}[/]  {counted(record['rows'], 'row')} in "
@@ -319,6 +306,8 @@ def show(
     if record["defaults"]:
         verifiers = ", ".join(reward["verifier"] for reward in record["defaults"]["rewards"])
         out.print(f"[dim]scored by {escape(verifiers)}, unless a submission names rewards[/]")
+    for line, is_warning in findings_in_words(findings):
+        out.print(f"[{'yellow' if is_warning else 'dim'}]{escape(line)}[/]")
     for row in preview:
         out.print(f"\n[dim]row {row['index']}[/]")
         for part in ("prompt", "answer", "columns"):

@@ -95,6 +95,7 @@ class RowCounts(BaseModel):
     rows: int = Field(0, description="Rows that were rendered.")
     fewest_tokens: int = Field(0, description="Of the shortest row.")
     most_tokens: int = Field(0, description="Of the longest row.")
+    median_tokens: int = Field(0, description="Half of the rows have no more.")
     too_long: int = Field(0, description="Rows that have more tokens than a row may have.")
     crowded: int = Field(
         0, description="Prompts that leave an answer fewer tokens than `sampling.max_tokens`."

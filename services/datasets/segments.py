@@ -8,7 +8,7 @@ last has BATCH rows: the place of a row is arithmetic, and reading one touches o
 import os
 import tempfile
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from itertools import islice
 from pathlib import Path
@@ -143,12 +143,16 @@ class Segment:
             indices.append(number * BATCH + np.flatnonzero(rows))
         return np.concatenate(indices)
 
+    def texts(self) -> Iterator[tuple[list[str], list[str]]]:
+        """Yield the prompts and the answers of each batch, as the JSON that is stored."""
+        for number in range(self._reader.num_record_batches):
+            batch = self._reader.get_batch(number)
+            yield batch.column(0).to_pylist(), batch.column(1).to_pylist()
+
     def hashes(self) -> NDArray[np.uint64]:
         """Hash each row's prompt and answer as they are stored. Reads one batch at a time."""
         hashes = array("Q")
-        for number in range(self._reader.num_record_batches):
-            batch = self._reader.get_batch(number)
-            prompts, answers = (batch.column(position).to_pylist() for position in (0, 1))
+        for prompts, answers in self.texts():
             hashes.extend(
                 xxhash.xxh3_64_intdigest(f"{prompt}\n{answer}".encode())
                 for prompt, answer in zip(prompts, answers, strict=True)

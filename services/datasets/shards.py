@@ -24,6 +24,18 @@ def missing_shards(names: Sequence[str]) -> list[str]:
     return warnings
 
 
+def mixed_sets(names: Sequence[str]) -> list[str]:
+    """Return a sentence if `names` are shards of several sets, such as train and test."""
+    stems = dict.fromkeys(shard["stem"] for name in names if (shard := SHARD.match(name)))
+    if len(stems) < 2:
+        return []
+    listed = ", ".join(list(stems)[:5])
+    return [
+        f"the files are parts of {len(stems)} sets ({listed}), and became one dataset: if one is "
+        "held out for evaluation, delete the dataset and upload each set under a name of its own"
+    ]
+
+
 def stem_of_shard(name: str) -> str:
     """Return the name of a shard without its number. Any other name comes back unchanged."""
     shard = SHARD.match(name)

@@ -23,7 +23,7 @@ from services.datasets.segments import (
     write_rows,
     write_segment,
 )
-from services.datasets.shards import missing_shards
+from services.datasets.shards import missing_shards, mixed_sets
 from services.volume import checksum
 
 EXPANSION = 100
@@ -74,13 +74,14 @@ def convert(
     rows = write_rows(conversion.rows(), path, most)
     conversion.check_columns()
     used, findings = conversion.mapping, conversion.findings
+    names = [source.name for source in files]
     return Converted(
         rows,
         used.name if isinstance(used, KnownFile) else used,
         findings.left_over(),
         findings.duplicates,
         conversion.notes,
-        missing_shards([source.name for source in files]) + findings.warnings(),
+        missing_shards(names) + mixed_sets(names) + findings.warnings(),
     )
 
 

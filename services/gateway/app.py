@@ -19,6 +19,7 @@ from services.gateway import problems, routes
 from services.gateway.authentication import Authentication, Keyring
 from services.gateway.chains.advance import keep_advancing
 from services.gateway.config_components import with_config
+from services.gateway.dataset_findings import RowCounting
 from services.gateway.dependencies import Dependencies
 from services.gateway.event_followers import Followers
 from services.gateway.idempotency import Idempotency
@@ -132,6 +133,7 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
                 DatasetRows(volume),
                 ReferenceChecks(settings, http, store),
                 Previews(volume),
+                RowCounting(volume),
                 RunSeries(settings.data),
                 TrackerCarriers(store, volume),
             )
@@ -149,7 +151,10 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
                 yield
             finally:
                 await end(tasks)
-                for part in (deps.references, deps.turns, deps.followers, deps.stream, store):
+                for part in (
+                    *(deps.references, deps.counting, deps.turns, deps.followers, deps.stream),
+                    store,
+                ):
                     await part.close()
 
     app = FastAPIOffline(

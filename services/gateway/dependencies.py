@@ -13,6 +13,7 @@ from services.contracts.config_keys import dataset_names
 from services.contracts.nearest import nearest
 from services.contracts.records import DatasetRecord, RunRecord, RunSummary
 from services.gateway.authentication import Caller, Keyring
+from services.gateway.dataset_findings import RowCounting
 from services.gateway.event_followers import Followers
 from services.gateway.idempotency import RequestTry
 from services.gateway.live_stream import LiveStream
@@ -61,6 +62,7 @@ class Dependencies:
     rows: DatasetRows
     references: ReferenceChecks
     previews: Previews
+    counting: RowCounting
     series: RunSeries
     tracking: TrackerCarriers
 

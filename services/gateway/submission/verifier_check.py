@@ -134,7 +134,8 @@ async def check_upload(
     if not rewards:
         return []
     key, problems = "data.dataset", Problems()
-    later = "a submission says what is found"
+    command = f"headrace datasets show {record.name} --verifier {rewards[0].verifier}"
+    later = f"`{command}` says what is found"
     try:
         warnings, _ = await _check(deps, {"rewards": rewards}, {key: record}, problems, later)
     except FileNotFoundError:

@@ -21,6 +21,7 @@ def test_a_dataset_from_add_to_rm(headrace: Headrace, tmp_path: Path) -> None:
     assert "added few (1 row, id" in added.stdout, added.stderr
     assert again.stdout.startswith("there already: few (1 row, id")
     assert "prompts are column 'q', answers are column 'a'" in added.stdout
+    assert "prompts have 9 to 9 characters (row 0 is the longest)" in shown.stdout
     assert "prompt: how many?" in shown.stdout
     assert "few" in [record["name"] for record in listed]
     assert removed.returncode == 0
@@ -48,9 +49,12 @@ def test_files_of_a_pattern_are_added_together_with_what_was_read_of_them(
 
     added = headrace("datasets", "add", str(tmp_path / "alpaca-*.csv"))
     missing = headrace("datasets", "add", str(tmp_path / "no-*.csv"))
+    folder = tmp_path / "folder"
+    folder.mkdir()
     for number in (10, 2):
-        (tmp_path / f"part-{number}.csv").write_text(f"question\n{number}\n")
-    headrace("datasets", "add", str(tmp_path / "part-*.csv"), "--name", "parts")
+        (folder / f"part-{number}.csv").write_text(f"question\n{number}\n")
+    (folder / "README.md").write_text("Questions.")
+    whole = headrace("datasets", "upload", "parts", str(folder))
     parts = json.loads(headrace("datasets", "show", "parts", "--json").stdout)["preview"]
 
     assert added.returncode == 0, added.stderr
@@ -64,6 +68,7 @@ def test_files_of_a_pattern_are_added_together_with_what_was_read_of_them(
     ]
     assert lines[3].startswith("warning the files alpaca-…-of-00003 are 3, and 1 of them")
     assert [row["prompt"] for row in parts] == ["2", "10"]
+    assert whole.stderr == f"left out of {folder}: README.md\n"
     assert missing.stderr.endswith(
         "no-*.csv does not exist: name a .jsonl, .json, .csv, .parquet or .tar file\n"
     )

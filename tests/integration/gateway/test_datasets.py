@@ -79,6 +79,26 @@ def test_duplicate_rows_are_counted_at_each_upload(api: httpx.Client) -> None:
     assert upload(api, "once", ROWS).json()["duplicates"] == 0
 
 
+def test_findings_count_lengths_repetitions_and_references_of_all_rows(api: httpx.Client) -> None:
+    upload(api, "counted", ROWS, mapping="gsm8k")
+    addition = [{"prompt": "1+1", "answer": "2"}, {"prompt": "1+1", "answer": "3"}]
+    before = api.get("/v1/datasets/counted/findings").json()
+    api.post("/v1/prompts", json={"dataset": "counted", "prompts": addition})
+    after = api.get("/v1/datasets/counted/findings").json()
+
+    assert (before["state"], before["counts"]["duplicates"]["rows"]) == ("counted", 0)
+    assert (before["counts"]["prompts"]["max"], before["counts"]["answers"]["rows"]) == (3, 2)
+    assert after["counts"]["duplicates"] == {"rows": 1, "examples": [{"row": 2, "first": 0}]}
+    assert after["counts"]["other_answers"] == {"rows": 1, "examples": [{"row": 3, "first": 0}]}
+    # Nobody reads references here.
+    (references,) = after["references"]
+    assert (references["verifier"], references["state"]) == ("math", "failed")
+    assert references["problem"] == "the reward service is away"
+    unknown = api.get("/v1/datasets/counted/findings?model=/nowhere")
+    assert unknown.status_code == 422
+    assert "there is no model at '/nowhere'" in unknown.text
+
+
 def test_several_files_become_one_dataset_with_warnings_of_probable_mistakes(
     api: httpx.Client,
 ) -> None:

@@ -173,6 +173,8 @@ def test_several_files_are_one_dataset_in_their_order(tmp_path: Path) -> None:
     second = ("train-00001-of-00002.csv", b"answer;question\n2;b\n")
     result = imported(tmp_path, first, second)
     alone = imported(tmp_path, second, name="alone")
+    other = (first[0].replace("train", "test"), first[1])
+    mixed = imported(tmp_path, first, second, other, name="mixed")
 
     assert [(row.prompt, row.answer) for row in rows_of(tmp_path, result)] == [
         ("a", "1"),
@@ -180,6 +182,7 @@ def test_several_files_are_one_dataset_in_their_order(tmp_path: Path) -> None:
     ]
     assert result.warnings == []
     assert "1 of them are not in this upload, the first is number 0" in alone.warnings[0]
+    assert "the files are parts of 2 sets (train, test), and became one" in mixed.warnings[1]
 
 
 @pytest.mark.parametrize(

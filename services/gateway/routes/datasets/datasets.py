@@ -179,6 +179,7 @@ async def upload(
         response.status_code = HTTPStatus.OK
     else:
         log.info("dataset added", dataset=record.id, name=chosen, rows=record.rows)
+        deps.counting.begin(kept)
     rewards = [RewardComponent(verifier=verifier)] if verifier else []
     rewards += kept.defaults.rewards if kept.defaults else []
     unread = await check_upload(deps, kept, rewards)
