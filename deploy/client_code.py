@@ -144,9 +144,10 @@ def function(path: str, method: str, operation: dict[str, Any], schemas: dict[st
             signature.append(f"body: {kind} | dict[str, Any]")
             arguments.append("body=body")
         elif media == "multipart/form-data":
-            form = [*schemas[annotation(content["schema"])]["properties"]]
-            form.remove("file")
-            signature += ["files: Files", *(f"{key}: str | None = None" for key in form)]
+            form = dict(schemas[annotation(content["schema"])]["properties"])
+            del form["file"]
+            signature.append("files: Files | None = None")
+            signature += [f"{key}: {annotation(field)} = None" for key, field in form.items()]
             arguments += ["files=files", f"form={{{', '.join(f'{k!r}: {k}' for k in form)}}}"]
         else:
             signature.append("content: bytes")

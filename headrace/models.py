@@ -948,27 +948,6 @@ class LengthBucket(Model):
     """Rows between these lengths, which count as inside."""
 
 
-class Lengths(Model):
-    """How long texts are, in characters."""
-
-    rows: int
-    """Rows that have the text."""
-    min: int
-    """The shortest."""
-    median: int
-    """Half of the rows are no longer."""
-    p95: int
-    """95 % of the rows are no longer."""
-    max: int
-    """The longest."""
-    longest_row: int
-    """The index of the first row with the longest text."""
-    mean: float
-    """The mean."""
-    buckets: list[LengthBucket]
-    """Numbers of rows for a histogram. Each bucket begins at a power of two."""
-
-
 class LiveTraffic(Model):
     """The sessions of a run with `data.source: sessions`."""
 
@@ -1841,9 +1820,9 @@ class RowCounts(Model):
 class RowFindings(Model):
     """Counts over all rows of a dataset."""
 
-    prompts: Lengths
+    prompts: TextLengths
     """The prompts; of a chat, all contents together."""
-    answers: Lengths | None
+    answers: TextLengths | None
     """The references. Null: no row has one."""
     duplicates: Repetitions
     """Rows with prompt and answer of an earlier row."""
@@ -2365,6 +2344,27 @@ class TestResult(Model):
     """Why it failed. Null: it passed."""
 
 
+class TextLengths(Model):
+    """How long texts are, in characters."""
+
+    rows: int
+    """Rows that have the text."""
+    min: int
+    """The shortest."""
+    median: int
+    """Half of the rows are no longer."""
+    p95: int
+    """95 % of the rows are no longer."""
+    max: int
+    """The longest."""
+    longest_row: int
+    """The index of the first row with the longest text."""
+    mean: float
+    """The mean."""
+    buckets: list[LengthBucket]
+    """Numbers of rows for a histogram. Each bucket begins at a power of two."""
+
+
 class TokenBranch(Model):
     """A place in a completion whose tokens do not continue the tokens before them."""
 
@@ -2431,6 +2431,30 @@ class UnreadableReference(Model):
     """The row's index."""
     reason: str
     """Why."""
+
+
+class Upload(Model):
+    """A file that arrives in parts."""
+
+    id: str
+    """32 hex digits."""
+    name: str
+    """The file's name."""
+    bytes: int
+    """Its size."""
+    received: int
+    """Bytes that have arrived: where the next part begins."""
+
+
+class UploadRequest(Model):
+    """The body of `POST /v1/uploads`."""
+
+    name: str
+    """The file's name."""
+    bytes: int
+    """Its size."""
+    fingerprint: str | None = None
+    """Text that tells this file from others of its name and size, e.g. a checksum. The same file then gets the same upload again, with the bytes that have arrived."""
 
 
 class Uploaded(Model):

@@ -69,7 +69,9 @@ from headrace.models import (
     ScoredAnswer,
     SeriesAnswer,
     SeriesNames,
+    Upload,
     Uploaded,
+    UploadRequest,
     VerifierPage,
     Why,
     WorkerList,
@@ -160,9 +162,10 @@ def chains_resume(*, chain: str, body: Resumption | dict[str, Any]) -> Request[C
 
 def datasets_create(
     *,
-    files: Files,
+    files: Files | None = None,
+    upload: list[str] | None = None,
     name: str | None = None,
-    format: str | None = None,
+    format: Literal["jsonl", "csv", "parquet", "tar"] | None = None,
     mapping: str | None = None,
     verifier: str | None = None,
     source: str | None = None,
@@ -175,6 +178,7 @@ def datasets_create(
         Uploaded,
         files=files,
         form={
+            "upload": upload,
             "name": name,
             "format": format,
             "mapping": mapping,
@@ -233,6 +237,35 @@ def datasets_findings_get(
 def datasets_append(*, body: PromptAddition | dict[str, Any]) -> Request[PromptsAdded]:
     """Add prompts to a dataset. Append rows. A run that is training on the dataset uses them from its next epoch on."""
     return Request("POST", "/v1/prompts", PromptsAdded, body=body, is_keyed=True)
+
+
+def uploads_create(*, body: UploadRequest | dict[str, Any]) -> Request[Upload]:
+    """Begin or continue an upload in parts. Begin an upload, or find the one of the same file. Send its parts with `PUT`, and name it in
+    `POST /v1/datasets`."""
+    return Request("POST", "/v1/uploads", Upload, body=body, is_keyed=True)
+
+
+def uploads_get(*, upload: str) -> Request[Upload]:
+    """Show an upload in parts. How much of a file has arrived."""
+    return Request("GET", "/v1/uploads/{upload}", Upload, path={"upload": upload})
+
+
+def uploads_put(*, upload: str, from_byte: int, content: bytes) -> Request[Upload]:
+    """Send a part of a file. Write a part of the file. Bytes that have arrived before are skipped, so a part whose answer
+    was lost is sent again. What arrives before the connection breaks is kept."""
+    return Request(
+        "PUT",
+        "/v1/uploads/{upload}",
+        Upload,
+        path={"upload": upload},
+        query={"from_byte": from_byte},
+        content=content,
+    )
+
+
+def uploads_delete(*, upload: str) -> Request[None]:
+    """Give up an upload in parts. Delete what has arrived of a file."""
+    return Request("DELETE", "/v1/uploads/{upload}", None, path={"upload": upload}, is_keyed=True)
 
 
 def evaluations_create(*, body: EvaluationSubmission | dict[str, Any]) -> Request[ModelEvaluation]:

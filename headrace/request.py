@@ -40,7 +40,7 @@ class Request(Generic[T]):
     body: BaseModel | Mapping[str, Any] | None = None
     content: bytes | None = None
     files: Files | None = None
-    form: Mapping[str, str | None] = field(default_factory=dict)
+    form: Mapping[str, Any] = field(default_factory=dict)
     is_keyed: bool = False
     """Whether the gateway takes an Idempotency-Key."""
     is_repeatable: bool = False
@@ -76,6 +76,7 @@ class Request(Generic[T]):
             arguments["files"] = [("file", file) for file in self.files()]
             for _, (_, file) in arguments["files"]:
                 opened.callback(file.close)
+        if self.form:
             arguments["data"] = {k: v for k, v in self.form.items() if v is not None}
         return arguments
 

@@ -26,6 +26,8 @@ ANSWER, WORK = 60.0, 600.0
 before it is answered."""
 PATIENCE = 60.0
 """Seconds to keep trying for a gateway that went away while its events were followed."""
+PART_RETRIES = 12
+"""Attempts to send a part of a file, over about four minutes."""
 QUIET = 45.0
 """Seconds without even a ping after which a stream counts as broken; pings come every 15."""
 
@@ -66,12 +68,13 @@ class Gateway:
         with self._reachable():
             parsed = httpx.URL(given)
             local = parsed.host in ("127.0.0.1", "localhost", "::1")
+            self._given, self._key = given, key or _key(settings, given)
             self._client = httpx.Client(
                 base_url=given,
                 trust_env=not local,
                 # Reading the certificates takes 80 ms: skip it for plain http.
                 verify=parsed.scheme == "https",
-                headers=authorization(key or _key(settings, given)),
+                headers=authorization(self._key),
             )
 
     def command(self, *words: str) -> str:
@@ -118,9 +121,26 @@ class Gateway:
                 return
             params["cursor"] = page["next"]
 
-    def post(self, path: str, **request: Any) -> Any:
-        """POST `path`; `request` goes to httpx (json=, files=, data=)."""
-        return self._request("POST", path, **request)
+    def post(self, path: str, seconds: float = 0.0, **request: Any) -> Any:
+        """POST `path`; `request` goes to httpx (json=, files=, data=). `seconds`: the time for the
+        answer, if that is longer than usual."""
+        return self._request("POST", path, seconds=seconds, **request)
+
+    def send_parts(
+        self, paths: Sequence[Path], progress: Callable[[int, int], object]
+    ) -> list[str]:
+        """Send large files in parts, without what has arrived before. A broken connection is opened
+        again for some minutes. Returns the ids of the uploads."""
+        from headrace import Client, HeadraceError
+
+        with Client(self._given, self._key, retries=PART_RETRIES) as client:
+            try:
+                return client.datasets.send_parts(paths, progress)
+            except HeadraceError as error:
+                raise CliError(
+                    f"{error}. What has arrived is kept for a day: the same command goes "
+                    "on from there"
+                ) from None
 
     def download(self, path: str, target: Path) -> int:
         """Write the answer of GET `path` to `target`. Return its bytes. A broken download leaves
@@ -227,9 +247,11 @@ class Gateway:
         except ValueError:
             raise CliError(f"{self.url} does not answer like a Headrace gateway") from None
 
-    def _answer(self, method: str, path: str, **request: Any) -> httpx.Response:
+    def _answer(
+        self, method: str, path: str, seconds: float = 0.0, **request: Any
+    ) -> httpx.Response:
         self._still_there()
-        read = self._answer_seconds if method == "GET" else WORK
+        read = self._answer_seconds if method == "GET" else max(WORK, seconds)
         timeout = httpx.Timeout(min(CONNECT, read), read=read, write=WORK)
         with self._reachable(read):
             response = self._client.request(method, path, timeout=timeout, **request)

@@ -1,32 +1,22 @@
 """`headrace datasets …`: add, gym, verifiers, list, show, rm."""
 
-import contextlib
-import glob
 import json
-import os
-import re
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any
 
 import typer
 from rich import markup
 
 from services.cli.command import Commands
+from services.cli.dataset_files import files_at, send_files, with_name
 from services.cli.dataset_words import findings_in_words, print_added
 from services.cli.options import AsJson, Dataset, GatewayURL, connect
-from services.cli.output import CliError, ago, err, escape, out, print_json, size, table
+from services.cli.output import CliError, ago, escape, out, print_json, size, table
 from services.cli.runs.overrides import set_value
 from services.contracts.wording import counted
 
 commands = Commands(help="Upload, list, show and remove datasets.")
-
-FILES = "a .jsonl, .json, .csv, .parquet or .tar file"
-NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
-"""A dataset's name."""
-ENDINGS = ("jsonl", "ndjson", "json", "csv", "tsv", "parquet", "pq", "tar", "tgz")
-SUFFIXES = tuple(f".{ending}{packed}" for ending in ENDINGS for packed in ("", ".gz"))
-"""How the names of files end that are taken from a folder."""
 
 
 @commands.command()
@@ -87,8 +77,8 @@ def add(
     headrace datasets add train.jsonl --prompt question --answer answer
     headrace datasets add train 'train-*.parquet'
     """
-    name, files = _named(name, files)
-    paths = [path for file in files for path in _paths(file)]
+    name, files = with_name(name, files)
+    paths = [path for file in files for path in files_at(file)]
     form: dict[str, str] = {}
     columns = {"prompt": _one_or_all(prompt), "answer": _one_or_all(answer), "keep": keep}
     named = {key: column for key, column in columns.items() if column}
@@ -102,53 +92,7 @@ def add(
         form["format"] = format
     if verifier is not None:
         form["verifier"] = verifier
-    with contextlib.ExitStack() as opened:
-        parts = [("file", (path.name, opened.enter_context(_open(path)))) for path in paths]
-        record = connect(gateway).post("/v1/datasets", data=form, files=parts)
-    print_added(record, as_json)
-
-
-def _named(name: str | None, files: list[str]) -> tuple[str | None, list[str]]:
-    """Take the name of the dataset from the first argument, if that is followed by files and is a
-    name and no file."""
-    first = files[0]
-    is_name = (
-        re.fullmatch(NAME, first) and not first.endswith(SUFFIXES) and not Path(first).exists()
-    )
-    return (first, files[1:]) if name is None and len(files) > 1 and is_name else (name, files)
-
-
-def _paths(file: str) -> list[Path]:
-    """List the file with this name, the datasets' files of this folder, or the files that match the
-    pattern, sorted by names and numbers."""
-    path = Path(file)
-    if path.is_file():
-        return [path]
-    pattern = f"{glob.escape(file)}/*" if path.is_dir() else file
-    names = [name for name in glob.glob(pattern) if os.path.isfile(name)]
-    if path.is_dir():
-        others = [name for name in names if not name.endswith(SUFFIXES)]
-        names = [name for name in names if name.endswith(SUFFIXES)]
-        if names and others:
-            listed = ", ".join(sorted(map(os.path.basename, others))[:5])
-            more = f" and {len(others) - 5} more" if len(others) > 5 else ""
-            err.print(f"[dim]left out of {escape(file)}: {escape(listed)}{more}[/]")
-    if not names:
-        wrong = "is a folder without such a file" if path.is_dir() else "does not exist"
-        raise CliError(f"{file} {wrong}: name {FILES}")
-    return [Path(name) for name in sorted(names, key=_by_numbers)]
-
-
-def _by_numbers(name: str) -> list[tuple[int, str]]:
-    """Return a sort key that puts part-2 before part-10."""
-    return [(int(p) if p.isdecimal() else -1, p) for p in re.split(r"([0-9]+)", name)]
-
-
-def _open(path: Path) -> BinaryIO:
-    try:
-        return path.open("rb")
-    except OSError as error:
-        raise CliError(f"{path} cannot be read: {error.strerror}") from None
+    print_added(send_files(connect(gateway), paths, form), as_json)
 
 
 def _one_or_all(columns: list[str] | None) -> str | list[str] | None:

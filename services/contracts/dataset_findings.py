@@ -15,7 +15,7 @@ class LengthBucket(BaseModel):
     rows: int = Field(description="Rows between these lengths, which count as inside.")
 
 
-class Lengths(BaseModel):
+class TextLengths(BaseModel):
     """How long texts are, in characters."""
 
     rows: int = Field(description="Rows that have the text.")
@@ -78,8 +78,8 @@ class ReadReferences(BaseModel):
 class RowFindings(BaseModel):
     """Counts over all rows of a dataset."""
 
-    prompts: Lengths = Field(description="The prompts; of a chat, all contents together.")
-    answers: Lengths | None = Field(description="The references. Null: no row has one.")
+    prompts: TextLengths = Field(description="The prompts; of a chat, all contents together.")
+    answers: TextLengths | None = Field(description="The references. Null: no row has one.")
     duplicates: Repetitions = Field(description="Rows with prompt and answer of an earlier row.")
     other_answers: Repetitions = Field(
         description="Rows with the prompt of an earlier row, and an answer that no earlier row has "

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from services.contracts.dataset_findings import (
     LengthBucket,
-    Lengths,
     RepeatedRow,
     Repetitions,
     RowFindings,
+    TextLengths,
 )
 from services.contracts.rows.messages import in_one_piece
 from services.datasets.row_checks import DatasetError
@@ -119,13 +119,13 @@ def _repetitions(is_repeated: NDArray[np.bool_], first: NDArray[np.int64]) -> Re
     return Repetitions(rows=len(rows), examples=examples)
 
 
-def _lengths(characters: NDArray[np.int64]) -> Lengths | None:
+def _lengths(characters: NDArray[np.int64]) -> TextLengths | None:
     """Describe lengths, of which -1 stands for a missing text. Return None if all are missing."""
     present = characters[characters >= 0]
     if not len(present):
         return None
     median, p95 = np.percentile(present, [50, 95], method="inverted_cdf")
-    return Lengths(
+    return TextLengths(
         rows=len(present),
         min=int(present.min()),
         median=int(median),
@@ -137,8 +137,8 @@ def _lengths(characters: NDArray[np.int64]) -> Lengths | None:
     )
 
 
-def _none() -> Lengths:
-    return Lengths(rows=0, min=0, median=0, p95=0, max=0, longest_row=0, mean=0.0, buckets=[])
+def _none() -> TextLengths:
+    return TextLengths(rows=0, min=0, median=0, p95=0, max=0, longest_row=0, mean=0.0, buckets=[])
 
 
 def _buckets(present: NDArray[np.int64]) -> list[LengthBucket]:

@@ -60,6 +60,10 @@ from services.volume import Volume
 
 SMALL_BODY = 1 << 20
 """Bytes of a body that holds no rows of a dataset: a config has a few KiB."""
+FORM_BYTES = 1 << 30
+"""Bytes of files in one form. The form lies in the folder for temporary files until its end."""
+PART_BYTES = 256 << 20
+"""Bytes of a part of a file."""
 DESCRIPTION = """
 Self-hosted reinforcement learning of language models: upload a dataset, submit a run, watch it,
 use what it made.
@@ -194,7 +198,9 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
 
 def _limits(settings: GatewaySettings) -> Callable[[Scope], Limit]:
     """Return the limit of a request's body, by its path."""
-    bodies, uploads = InFlight(2 * settings.body_limit), InFlight(4 * settings.upload_limit)
+    form_limit = min(settings.upload_limit, FORM_BYTES)
+    bodies, uploads = InFlight(2 * settings.body_limit), InFlight(4 * form_limit)
+    payloads = InFlight(4 * settings.upload_limit)
     # Turns have a larger limit: a turn's body is held until the turn has been sampled.
     turns = InFlight(8 * settings.body_limit)
 
@@ -202,13 +208,17 @@ def _limits(settings: GatewaySettings) -> Callable[[Scope], Limit]:
         path = scope["path"].rstrip("/")
         if path == "/v1/datasets":
             way_out = (
-                "upload a part of it and append the rest with POST /v1/prompts, or raise the "
+                "send the files in parts with POST /v1/uploads, as `headrace datasets add` does"
+                if settings.upload_limit > FORM_BYTES
+                else "upload a part of it and append the rest with POST /v1/prompts, or raise the "
                 "gateway's HEADRACE_UPLOAD_LIMIT"
             )
-            return Limit(settings.upload_limit, way_out, uploads)
+            return Limit(form_limit, way_out, uploads)
+        if scope["method"] == "PUT" and path.startswith("/v1/uploads/"):
+            return Limit(PART_BYTES, "send smaller parts", uploads)
         if scope["method"] == "PUT" and path.startswith("/v1/files/"):
             way_out = "raise the gateway's HEADRACE_UPLOAD_LIMIT"
-            return Limit(settings.upload_limit, way_out, uploads)
+            return Limit(settings.upload_limit, way_out, payloads)
         if path.startswith(SESSIONS):
             way_out = "begin a new session, or raise the gateway's HEADRACE_BODY_LIMIT"
             return Limit(settings.body_limit, way_out, turns)

@@ -22,7 +22,12 @@ class GatewaySettings(Settings):
 
     host: str = Field("127.0.0.1", description="Address to listen on. 0.0.0.0: all.")
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on. 0: any free one.")
-    upload_limit: int = Field(GIB, ge=1, description="Largest upload, in bytes.")
+    upload_limit: int = Field(
+        16 * GIB,
+        ge=1,
+        description="Largest upload, in bytes. The files of one form may have 1 GiB; larger ones "
+        "are sent in parts.",
+    )
     body_limit: int = Field(
         8 << 20,
         ge=1,

@@ -79,6 +79,35 @@ def test_duplicate_rows_are_counted_at_each_upload(api: httpx.Client) -> None:
     assert upload(api, "once", ROWS).json()["duplicates"] == 0
 
 
+def test_a_file_in_parts_becomes_a_dataset_once_it_is_whole(api: httpx.Client) -> None:
+    about = {"name": "parts.jsonl", "bytes": len(ROWS), "fingerprint": "v1"}
+    made = api.post("/v1/uploads", json=about)
+    path = f"/v1/uploads/{made.json()['id']}"
+    first = api.put(path, params={"from_byte": 0}, content=ROWS[:30])
+    ahead = api.put(path, params={"from_byte": 31}, content=ROWS[31:])
+    early = api.post("/v1/datasets", data={"upload": made.json()["id"]})
+    again = api.post("/v1/uploads", json=about)
+    # A part that begins with bytes that have arrived, as after a lost answer.
+    rest = api.put(path, params={"from_byte": 10}, content=ROWS[10:])
+    beyond = api.put(path, params={"from_byte": len(ROWS)}, content=b"x")
+    dataset = api.post("/v1/datasets", data={"upload": made.json()["id"]})
+
+    assert (made.status_code, made.json()["received"]) == (201, 0)
+    assert (first.json()["received"], again.json()["received"]) == (30, 30)
+    assert ahead.status_code == early.status_code == 409
+    assert f"30 of {len(ROWS)} bytes have arrived" in early.json()["detail"]
+    assert (rest.json()["received"], beyond.status_code) == (len(ROWS), 413)
+    assert (dataset.status_code, dataset.json()["name"]) == (201, "parts")
+    assert (dataset.json()["rows"], dataset.json()["source"]) == (2, "parts.jsonl")
+    assert api.get(path).status_code == 404
+    too_large = api.post("/v1/uploads", json={"name": "x.csv", "bytes": UPLOAD_LIMIT + 1})
+    assert too_large.status_code == 413
+    assert "HEADRACE_UPLOAD_LIMIT" in too_large.json()["detail"]
+    nothing = api.post("/v1/datasets", data={"name": "none"})
+    assert nothing.status_code == 422
+    assert "send at least one `file`" in nothing.json()["detail"]
+
+
 def test_findings_count_lengths_repetitions_and_references_of_all_rows(api: httpx.Client) -> None:
     upload(api, "counted", ROWS, mapping="gsm8k")
     addition = [{"prompt": "1+1", "answer": "2"}, {"prompt": "1+1", "answer": "3"}]

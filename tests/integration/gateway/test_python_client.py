@@ -23,6 +23,7 @@ from headrace import (
     Unreachable,
     WaitTimeout,
     operations,
+    synchronous,
 )
 from services.contracts.records import RunState
 from tests.integration.gateway.servers import GatewayProcess, InStore
@@ -204,6 +205,56 @@ def test_rows_and_files_are_uploaded_and_report_their_progress(
     assert client.datasets.get("differences").rows == 2000
     client.datasets.delete("differences")
     assert "differences" not in [each.name for each in client.datasets.list()]
+
+
+def test_several_files_and_a_folder_are_one_dataset_in_their_order(
+    client: Client, tmp_path: Path
+) -> None:
+    for number in (10, 2):
+        (tmp_path / f"part-{number}.csv").write_text(f"question,answer\n{number},1\n")
+    (tmp_path / "README.md").write_text("Numbers.")
+
+    names = ("folder", "pattern", "list")
+    data: tuple[Any, ...] = (
+        tmp_path,
+        tmp_path / "part-*.csv",
+        [tmp_path / "part-2.csv", tmp_path / "part-10.csv"],
+    )
+    for name, files in zip(names, data, strict=True):
+        assert client.datasets.upload(files, name=name).rows == 2
+        rows = client.send(operations.datasets_preview(dataset=name)).rows
+        assert [row.prompt for row in rows] == ["2", "10"]
+    with pytest.raises(FileNotFoundError, match="no-such"):
+        client.datasets.upload(tmp_path / "no-such-*.csv")
+    with pytest.raises(TypeError, match="not both in one upload"):
+        client.datasets.upload([tmp_path, {"question": "1"}])  # type: ignore[arg-type]
+
+
+def test_a_large_file_goes_on_where_its_upload_broke(
+    client: Client, breaking: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(synchronous, "LARGE_BYTES", 1000)
+    monkeypatch.setattr(synchronous, "PART_BYTES", 20_000)
+    file = tmp_path / "large.jsonl"
+    lines = (json.dumps({"question": str(n), "answer": "1"}) + "\n" for n in range(2000))
+    file.write_text("".join(lines))
+    size = file.stat().st_size
+    sent: list[int] = []
+    # The answer to the second part is lost, and then the client ends.
+    with breaking(b'"received":40000') as broken, pytest.raises(KeyboardInterrupt):
+        broken.datasets.upload(file, progress=lambda done, _: _end_at(60_000, done, sent))
+    assert sent == [20_000, 40_000, 60_000]
+
+    sent.clear()
+    made = client.datasets.upload(file, progress=lambda done, whole: sent.append(done))
+    assert (made.name, made.rows) == ("large", 2000)
+    assert sent == [size]
+
+
+def _end_at(last: int, done: int, sent: list[int]) -> None:
+    sent.append(done)
+    if done == last:
+        raise KeyboardInterrupt
 
 
 def test_a_submission_whose_answer_was_lost_makes_one_run(

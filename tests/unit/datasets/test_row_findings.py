@@ -1,16 +1,17 @@
 """Lengths and repetitions of the rows of a stored dataset."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from services.contracts.dataset_findings import LengthBucket, RepeatedRow, Repetitions
 from services.contracts.rows.dataset import Row
-from services.datasets import append_rows, row_findings
+from services.datasets import DatasetError, append_rows, row_findings
 from services.datasets.row_findings import count_rows
 
 PARTS = [{"type": "text", "text": "b" * 20}]
-CHAT = [{"role": "user", "content": "aé"}, {"role": "user", "content": PARTS}]
+CHAT: list[dict[str, Any]] = [{"role": "user", "content": "aé"}, {"role": "user", "content": PARTS}]
 ROWS = [
     Row(prompt="two\nlines", answer="1"),
     Row(prompt="b", answer=None),
@@ -54,5 +55,5 @@ def test_a_damaged_segment_is_an_error_that_names_it(
     path = tmp_path / "segment.arrow"
     path.write_bytes(b"ARROW1 and nothing more")
 
-    with pytest.raises(row_findings.DatasetError, match=r"segment\.arrow is damaged"):
+    with pytest.raises(DatasetError, match=r"segment\.arrow is damaged"):
         count_rows([path])

@@ -11,6 +11,7 @@ from fastapi import Response, UploadFile
 
 from services.contracts.records import DatasetRecord, DatasetSegment
 from services.datasets import append_rows
+from services.gateway import dataset_creation
 from services.gateway.idempotency import RequestTry
 from services.gateway.routes.datasets import datasets as routes
 from services.gateway.routes.datasets import prompts
@@ -65,13 +66,14 @@ def deps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         volume=Volume(tmp_path),
         store=SimpleNamespace(datasets=Datasets()),
         settings=SimpleNamespace(upload_limit=1 << 20),
+        counting=SimpleNamespace(begin=lambda _: None),
     )
 
 
 async def upload(deps: Any) -> DatasetRecord:
     file = UploadFile(io.BytesIO(LINES), filename="rows.jsonl")
     client: Any = SimpleNamespace(receive=asyncio.Event().wait)
-    added = await routes.upload(deps, client, Response(), [file], "rows", None, None, None)
+    added = await routes.create(deps, client, Response(), [file], None, "rows", None, None, None)
     assert isinstance(added, DatasetRecord)
     return added
 
@@ -113,7 +115,7 @@ async def test_a_dataset_deleted_before_its_copy_is_written_leaves_no_copy(
         await began(deletions[0])
         await keep_copy(keep, root, kept)
 
-    for module in (routes, prompts):
+    for module in (dataset_creation, prompts):
         monkeypatch.setattr(module, "keep_copy", late)
     if record is None:
         await upload(deps)

@@ -1,7 +1,6 @@
 """`/v1/datasets`: upload, list, show, preview, delete."""
 
-import shutil
-import time
+import contextlib
 from http import HTTPStatus
 from pathlib import PurePath
 from typing import Annotated, Any
@@ -10,18 +9,14 @@ import anyio.to_thread
 from fastapi import APIRouter, File, Form, Query, Request, Response, UploadFile
 from pydantic import BaseModel, Field
 
-from services.contracts.config.rewards import RewardComponent
 from services.contracts.records import DatasetRecord
-from services.datasets import (
-    ColumnMapping,
-    DatasetReader,
-    Format,
-    Imported,
-    KnownFile,
-    SourceFile,
-    import_in_child,
+from services.datasets import DatasetReader, Format, SourceFile
+from services.gateway.dataset_creation import (
+    DatasetSource,
+    Uploaded,
+    create_dataset,
+    remove_files,
 )
-from services.datasets.shards import stem_of_shard
 from services.gateway.dependencies import (
     DATASET_PROBLEMS,
     DatasetDep,
@@ -30,17 +25,15 @@ from services.gateway.dependencies import (
 )
 from services.gateway.mappings import read_mapping
 from services.gateway.paging import Cursor, Limit, Next, cursor_at, number_in, page_of
-from services.gateway.submission.verifier_check import check_named, check_upload
-from services.http import CLIENT_GONE, Problem, responses, while_connected
-from services.recovery.record_copies import forget_dataset, keep_copy, keep_dataset
+from services.gateway.routes.datasets.uploads import complete_upload
+from services.gateway.submission.verifier_check import check_named
+from services.http import CLIENT_GONE, Problem, responses
+from services.recovery.record_copies import forget_dataset
 from services.runtime.logs import get_logger
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
 
-IMPORTS = anyio.CapacityLimiter(2)
-"""Uploads that are converted at once; each may take much memory."""
-QUOTA = 4
-"""How many times the largest upload the rows of one upload may take."""
+NO_FILE = "send at least one `file`, or name an `upload` (POST /v1/uploads)"
 
 log = get_logger(__name__)
 
@@ -69,21 +62,6 @@ class DatasetPreview(BaseModel):
     next: Next
 
 
-class Uploaded(DatasetRecord):
-    """A dataset, and how its file was read."""
-
-    mapping: ColumnMapping | str = Field(
-        description="The columns that were used, guesses made; or the name of the mapping."
-    )
-    left_over: list[str] = Field(
-        description="Columns that are in neither prompt nor answer. Rows keep them for verifiers."
-    )
-    duplicates: int = Field(description="Rows with the prompt and answer of an earlier row.")
-    added: bool = Field(description="False: a dataset of this name had these rows already.")
-    notes: list[str] = Field(description="Guesses about how the files were read.")
-    warnings: list[str] = Field(description="Probable mistakes, each with a count.")
-
-
 @router.post(
     "",
     status_code=HTTPStatus.CREATED,
@@ -103,17 +81,23 @@ class Uploaded(DatasetRecord):
         ),
     },
 )
-async def upload(
+async def create(
     deps: Deps,
     client: Request,
     response: Response,
     file: Annotated[
-        list[UploadFile],
+        list[UploadFile] | None,
         File(
             description="JSON lines, CSV (with a header), Parquet, or a tar of JSON. Several files "
             "become one dataset, in their order."
         ),
-    ],
+    ] = None,
+    upload: Annotated[
+        list[str] | None,
+        Form(
+            description="Ids of files that were sent in parts (`POST /v1/uploads`), in their order."
+        ),
+    ] = None,
     name: Annotated[
         str | None,
         Form(
@@ -150,83 +134,28 @@ async def upload(
 ) -> Uploaded | Response:
     """Convert uploaded files into a dataset. Uploading the same again changes nothing (200). Other
     rows under a name that exists are refused (409), and so is a mapping with other defaults."""
-    files = [SourceFile(part.file, PurePath(part.filename or "upload").name) for part in file]
-    chosen = name or _name_from([part.name for part in files])
     columns = read_mapping(mapping)
     if verifier is not None:
         await check_named(deps, verifier)
-    quota = QUOTA * deps.settings.upload_limit
-
-    async def convert() -> Imported:
-        async with IMPORTS:
-            return await import_in_child(deps.volume.root, files, chosen, format, columns, quota)
-
-    while True:
-        if (imported := await while_connected(client, convert())) is None:
-            return Response(status_code=CLIENT_GONE)
-        record = DatasetRecord(
-            id=imported.id,
-            name=chosen,
-            rows=imported.segment.rows,
-            created=time.time(),
-            segments=[imported.segment],
-            source=source or _source(files),
-            defaults=columns.defaults if isinstance(columns, KnownFile) else None,
-        )
-        if (kept := await _added(deps, record)) is not None:
-            break
-    if kept.created != record.created:
+    asked = DatasetSource(name, format, columns, verifier, source)
+    with contextlib.ExitStack() as opened:
+        parts = [await complete_upload(deps, id) for id in upload or ()]
+        files = [
+            SourceFile(part.file, PurePath(part.filename or "upload").name) for part in file or ()
+        ]
+        files += [
+            SourceFile(opened.enter_context(part.open()), part.description.name) for part in parts
+        ]
+        if not files:
+            raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, NO_FILE, [("file", NO_FILE)])
+        made = await create_dataset(deps, client, files, asked)
+    if made is None:
+        return Response(status_code=CLIENT_GONE)
+    for part in parts:
+        await anyio.to_thread.run_sync(part.delete)
+    if not made.added:
         response.status_code = HTTPStatus.OK
-    else:
-        log.info("dataset added", dataset=record.id, name=chosen, rows=record.rows)
-        deps.counting.begin(kept)
-    rewards = [RewardComponent(verifier=verifier)] if verifier else []
-    rewards += kept.defaults.rewards if kept.defaults else []
-    unread = await check_upload(deps, kept, rewards)
-    if rewards and not unread:
-        names = " and ".join(dict.fromkeys(repr(reward.verifier) for reward in rewards))
-        imported.notes.append(f"all references can be read by verifier {names}")
-    return Uploaded(
-        **kept.model_dump(),
-        mapping=imported.mapping,
-        left_over=imported.left_over,
-        duplicates=imported.duplicates,
-        added=kept.created == record.created,
-        notes=imported.notes,
-        warnings=imported.warnings + unread,
-    )
-
-
-async def _added(deps: Deps, record: DatasetRecord) -> DatasetRecord | None:
-    """Return the record that holds the name now, or None if the same dataset was deleted since the
-    file was written. Raises Problem 409 if the record has other rows or other defaults."""
-    async with deps.volume.dataset_lock():
-        path = deps.volume.path(record.segments[0].file)
-        if not await anyio.to_thread.run_sync(path.exists):
-            return None
-        kept = await deps.store.datasets.add(record)
-        if kept.damage:
-            raise Problem(
-                HTTPStatus.CONFLICT,
-                f"{kept.damage}: delete it first (`headrace datasets rm {kept.id}`)",
-            )
-        if kept.id != record.id:
-            await anyio.to_thread.run_sync(_remove, deps, record.id)
-            raise Problem(
-                HTTPStatus.CONFLICT,
-                f"there is a dataset {record.name!r} with other rows (id {kept.id}): choose "
-                f"another name, delete it first (`headrace datasets rm {record.name}`), or append "
-                "to it with POST /v1/prompts",
-            )
-        if kept.defaults != record.defaults:
-            raise Problem(
-                HTTPStatus.CONFLICT,
-                f"dataset {kept.name!r} has these rows already, {_way(kept)}, and this upload "
-                f"comes {_way(record)}: delete it first "
-                f"(`headrace datasets rm {kept.name}`), or choose another name",
-            )
-        await keep_copy(keep_dataset, deps.volume.root, kept)
-        return kept
+    return made
 
 
 @router.get("", operation_id="datasets_list", summary="List datasets")
@@ -308,32 +237,5 @@ async def delete(deps: Deps, record: DatasetDep) -> None:
             )
         await anyio.to_thread.run_sync(forget_dataset, deps.volume.root, record.id)
         await deps.store.datasets.delete(record.id)
-        await anyio.to_thread.run_sync(_remove, deps, record.id)
+        await anyio.to_thread.run_sync(remove_files, deps, record.id)
     log.info("dataset deleted", dataset=record.id, name=record.name)
-
-
-def _remove(deps: Deps, dataset: str) -> None:
-    shutil.rmtree(deps.volume.path(f"datasets/{dataset}"), ignore_errors=True)
-
-
-def _way(record: DatasetRecord) -> str:
-    """Describe how the rows are asked and scored, for a refusal that tells two ways apart."""
-    if record.defaults is None:
-        return "without a template and a verifier of its own"
-    verifiers = " and ".join(repr(reward.verifier) for reward in record.defaults.rewards)
-    return f"with the template {record.defaults.template!r} and the verifier {verifiers}"
-
-
-def _source(files: list[SourceFile]) -> str:
-    """Describe the uploaded files: the name of the first, and the number of the others."""
-    more = f" and {len(files) - 1} more" if len(files) > 1 else ""
-    return f"{files[0].name[:150]}{more}"
-
-
-def _name_from(filenames: list[str]) -> str:
-    """Return the first file's name without its suffix. The names of several files lose their
-    numbers."""
-    stem = (stem_of_shard(filenames[0]) if len(filenames) > 1 else filenames[0]).split(".")[0]
-    stem = stem.strip()
-    kept = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in stem)
-    return kept.lstrip("._-")[:100] or "dataset"
