@@ -1,7 +1,7 @@
 """Write the generated files of the Python client: `python -m deploy.client_code` (`make client`).
 
-`models.py` and `operations.py` come from the gateway's OpenAPI document. `synchronous.py` is
-`asynchronous.py` without `async` and `await`, so that each request is described once.
+`models.py` and `operations.py` come from the gateway's OpenAPI document. `synchronous/` is
+`asynchronous/` without `async` and `await`, so that each request is described once.
 """
 
 import json
@@ -17,9 +17,12 @@ from deploy.openapi_document import document
 CLIENT = Path(__file__).resolve().parents[1] / "headrace"
 NAMES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 ANSWERS = {"text/event-stream": "EventStream", "text/html": "str", "text/plain": "str"}
-REPEATABLE = {"datasets_create", "runs_preview", "chat_completions_create"}
-"""Operations without an Idempotency-Key that may be sent again after a lost answer: uploads make
-nothing twice, and the others make nothing."""
+REPEATABLE = {
+    *("datasets_create", "runs_preview", "chat_completions_create", "verifiers_score"),
+    *("session_chat_completions_create", "sessions_reward", "sessions_end", "groups_release"),
+}
+"""Operations without an Idempotency-Key that may be sent again after a lost answer: they make
+nothing, or nothing twice."""
 MODEL = r"\b(?!Any\b|Literal\b|None\b)[A-Z]"
 """The beginning of a model's name in the type of a field."""
 HEADER = """\"\"\"{about} `make client` makes this file (deploy/client_code.py).\"\"\"
@@ -27,12 +30,15 @@ HEADER = """\"\"\"{about} `make client` makes this file (deploy/client_code.py).
 
 """
 SYNCHRONOUS = (
+    # What runs in a thread for the asynchronous client runs at once here.
+    (r"\bawait asyncio\.to_thread\(([\w.]+), ", r"\1("),
     (r"\basync (def|for|with)\b", r"\1"),
     (r"\bawait ", ""),
     (r"\bAsync(?=[A-Z])", ""),
     (r"\basyncio\b", "time"),
+    (r"\bheadrace\.asynchronous\b", "headrace.synchronous"),
     (r"\b__a(iter|enter|exit)__\b", r"__\1__"),
-    (r"\ba(close|iter_lines|read)\b", r"\1"),
+    (r"\ba(close|iter_lines|iter_bytes|read)\b", r"\1"),
 )
 
 
@@ -174,11 +180,12 @@ def function(path: str, method: str, operation: dict[str, Any], schemas: dict[st
 
 
 def synchronous(source: str) -> str:
-    """Return the client of `asynchronous.py` without `async`."""
+    """Return a module of `asynchronous/` without `async`."""
+    about, _, code = source.removeprefix('"""').partition('"""\n')
     for pattern, replacement in SYNCHRONOUS:
-        source = re.sub(pattern, replacement, source)
-    header = HEADER.format(about="The client, which waits for each answer.")
-    return header + source.partition('"""\n')[2]
+        code = re.sub(pattern, replacement, code)
+    about = about.partition("`make client`")[0].replace("asynchronous", "synchronous").strip()
+    return HEADER.format(about=about) + code
 
 
 def formatted(source: str, name: str) -> str:
@@ -199,11 +206,13 @@ def files() -> dict[str, str]:
     made = {
         "models.py": models(schemas),
         "operations.py": operations(api["paths"], schemas),
-        "synchronous.py": synchronous((CLIENT / "asynchronous.py").read_text()),
     }
+    for file in sorted((CLIENT / "asynchronous").glob("*.py")):
+        made[f"synchronous/{file.name}"] = synchronous(file.read_text())
     return {name: formatted(source, name) for name, source in made.items()}
 
 
 if __name__ == "__main__":
     for name, source in files().items():
+        (CLIENT / name).parent.mkdir(exist_ok=True)
         (CLIENT / name).write_text(source)

@@ -5,7 +5,8 @@ API as a request for `client.send`; `headrace.models` has what it takes and answ
 """
 
 from headrace import models, operations
-from headrace.asynchronous import AsyncClient, AsyncRun
+from headrace.asynchronous import AsyncClient, AsyncGroup, AsyncRun, AsyncSession
+from headrace.chart import Chart
 from headrace.errors import (
     BadAnswer,
     Conflict,
@@ -22,15 +23,19 @@ from headrace.errors import (
     Unreachable,
     WaitTimeout,
 )
-from headrace.synchronous import Client, Run
+from headrace.synchronous import Client, Group, Run, Session
 
 __all__ = [
     "AsyncClient",
+    "AsyncGroup",
     "AsyncRun",
+    "AsyncSession",
     "BadAnswer",
+    "Chart",
     "Client",
     "Conflict",
     "Forbidden",
+    "Group",
     "HeadraceError",
     "Invalid",
     "NotFound",
@@ -38,6 +43,7 @@ __all__ = [
     "Problem",
     "Run",
     "RunFailed",
+    "Session",
     "TooManyRequests",
     "Unauthorized",
     "Unavailable",

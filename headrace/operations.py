@@ -821,6 +821,7 @@ def session_chat_completions_create(
         OpenAIAnswer,
         path={"session": session},
         body=body,
+        is_repeatable=True,
     )
 
 
@@ -844,14 +845,25 @@ def sessions_reward(*, session: str, body: RewardRequest | dict[str, Any]) -> Re
     counts. A session without any is scored by the run's verifiers, by its last answer; one that an
     application has opened waits for it until `data.reward_deadline`."""
     return Request(
-        "POST", "/v1/sessions/{session}/reward", RewardAnswer, path={"session": session}, body=body
+        "POST",
+        "/v1/sessions/{session}/reward",
+        RewardAnswer,
+        path={"session": session},
+        body=body,
+        is_repeatable=True,
     )
 
 
 def sessions_end(*, session: str) -> Request[EndAnswer]:
     """End a session. The session takes no calls any more. With the last one of its group, the group is scored and
     completed. Ending it again changes nothing."""
-    return Request("POST", "/v1/sessions/{session}/end", EndAnswer, path={"session": session})
+    return Request(
+        "POST",
+        "/v1/sessions/{session}/end",
+        EndAnswer,
+        path={"session": session},
+        is_repeatable=True,
+    )
 
 
 def groups_lease(*, run: str) -> Request[LeasedGroup]:
@@ -877,6 +889,7 @@ def groups_release(*, attempt: str, run: str) -> Request[None]:
         "/v1/runs/{run}/groups/{attempt}/release",
         None,
         path={"attempt": attempt, "run": run},
+        is_repeatable=True,
     )
 
 
@@ -934,6 +947,7 @@ def verifiers_score(
         ScoredAnswer,
         path={"verifier": verifier},
         body=body,
+        is_repeatable=True,
     )
 
 

@@ -116,6 +116,18 @@ def _first(error: ValidationError) -> str:
     return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
+def turns_of(messages: str | Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages in the format of OpenAI's API. A text is the turn of a user."""
+    if isinstance(messages, str):
+        return [{"role": "user", "content": messages}]
+    return [dict(turn) for turn in messages]
+
+
+def reward_body(reward: float | Mapping[str, float]) -> dict[str, Any]:
+    """Return the body of a session's reward: a number, or the parts of a sum by name."""
+    return {"components": dict(reward)} if isinstance(reward, Mapping) else {"reward": reward}
+
+
 def fields_of(lines: Iterable[str]) -> dict[str, str]:
     """Parse the lines of one server-sent event. Comments are skipped."""
     fields: dict[str, str] = {}

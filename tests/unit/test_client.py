@@ -2,10 +2,12 @@
 
 import ast
 import inspect
+import io
 import json
 import re
 import subprocess
 import sys
+import tarfile
 import textwrap
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,12 +17,13 @@ import pytest
 
 import headrace
 from deploy import client_code
-from headrace import Client, HeadraceError, NotInstalled, Run, operations
-from headrace.asynchronous import _event
-from headrace.errors import BadAnswer, refusal
+from headrace import BadAnswer, Chart, Client, HeadraceError, NotInstalled, Run, Session, operations
+from headrace.archive import Unpacking
+from headrace.asynchronous.runs import _event
+from headrace.errors import refusal
 from headrace.login import address, api_key
-from headrace.models import RunSummary, StepEvent
-from headrace.request import Request, fields_of
+from headrace.models import RunSummary, Series, StepEvent
+from headrace.request import Request, fields_of, reward_body
 from headrace.rows import Rows, as_html, submission
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,7 +44,7 @@ def test_it_imports_httpx_pydantic_and_nothing_of_the_server() -> None:
 def test_the_committed_client_is_what_the_api_makes() -> None:
     for name, source in client_code.files().items():
         assert (ROOT / "headrace" / name).read_text() == source, (
-            f"headrace/{name}: the API or asynchronous.py has changed; run make client"
+            f"headrace/{name}: the API or headrace/asynchronous/ has changed; run make client"
         )
 
 
@@ -170,6 +173,78 @@ def test_a_run_in_a_notebook_is_escaped() -> None:
     )
 
 
+def curve(name: str, *values: float) -> Series:
+    x = [float(step) for step in range(1, len(values) + 1)]
+    return Series(run="0a", name=name, x=x, mean=list(values), min=None, max=None, count=None)
+
+
+def test_a_chart_has_a_line_for_each_metric_with_round_ticks_and_escapes_names(
+    tmp_path: Path,
+) -> None:
+    chart = Chart("<b>", "step", [curve("reward/mean", 0.0, 1.0), curve("loss", 0.5, 0.5)])
+    svg = chart.save(tmp_path / "chart.svg").read_text()
+    assert "&lt;b&gt;" in svg
+    assert "<b>" not in svg
+    # From step 1 to 2, and from the lowest value to the highest.
+    assert 'points="56.0,244.0 624.0,30.0"' in svg
+    assert re.findall(r">([0-9.]+)</text>", svg)[:6] == ["0", "0.2", "0.4", "0.6", "0.8", "1"]
+    assert repr(chart) == "<Chart of <b>: reward/mean, loss>"
+    assert "no values yet" in Chart("a", "step", []).svg
+    assert 'points="340.0,137.0"' in Chart("a", "step", [curve("loss", 3.0)]).svg
+
+
+def archive(*files: tuple[str, bytes], kind: bytes = tarfile.REGTYPE) -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        for name, content in files:
+            member = tarfile.TarInfo(name)
+            member.size, member.type = len(content), kind
+            tar.addfile(member, io.BytesIO(content))
+    return made.getvalue()
+
+
+def test_an_archive_is_unpacked_while_it_arrives(tmp_path: Path) -> None:
+    content = b"w" * 300_000
+    whole = archive(("run-7/model.safetensors", content), ("run-7/a/b.json", b"{}"))
+    with Unpacking(tmp_path) as unpacking:
+        for start in range(0, len(whole), 1000):
+            unpacking.write(whole[start : start + 1000])
+    assert unpacking.folder == tmp_path / "run-7"
+    assert (tmp_path / "run-7/model.safetensors").read_bytes() == content
+    assert (tmp_path / "run-7/a/b.json").read_text() == "{}"
+    with pytest.raises(HeadraceError, match="run-7 exists already"), Unpacking(tmp_path) as again:
+        again.write(whole)
+    assert [file.name for file in tmp_path.iterdir()] == ["run-7"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "problem"),
+    [
+        (archive(("run-7/../../x", b"1")), "is no file in its folder"),
+        (archive(("/etc/x", b"1")), "is no file in its folder"),
+        (archive(("x", b"1")), "is no file in its folder"),
+        (archive(("run-7/x", b""), kind=tarfile.SYMTYPE), "is no file in its folder"),
+        (archive(("run-7/x", b"1"), ("run-8/x", b"1")), "has 2 folders instead of one"),
+        (archive(("run-7/x", b"1" * 5000))[:3000], "cannot be unpacked"),
+        (b"<html>" * 100, "cannot be unpacked"),
+        (b"", "cannot be unpacked"),
+    ],
+)
+def test_a_hostile_or_broken_archive_leaves_nothing(
+    tmp_path: Path, sent: bytes, problem: str
+) -> None:
+    target = tmp_path / "target"
+    with pytest.raises(BadAnswer, match=problem), Unpacking(target) as unpacking:
+        unpacking.write(sent)
+    assert [*target.iterdir()] == []
+    assert [*tmp_path.iterdir()] == [target]
+
+
+def test_a_reward_is_a_number_or_the_parts_of_a_sum() -> None:
+    assert reward_body(0.5) == {"reward": 0.5}
+    assert reward_body({"format": 1.0}) == {"components": {"format": 1.0}}
+
+
 def test_server_sent_events_are_parsed() -> None:
     assert fields_of([": ping", "id: 5-0", "data: {", "data:  }"]) == {"id": "5-0", "data": "{\n }"}
 
@@ -180,7 +255,13 @@ def test_the_examples_of_its_page_use_what_there_is() -> None:
     )
     assert len(blocks) >= 4
     client = Client("http://127.0.0.1:1", "k")
-    things = {"client": client, "run": Run, "operations": operations, "headrace": headrace}
+    things = {
+        "client": client,
+        "run": Run,
+        "session": Session,
+        "operations": operations,
+        "headrace": headrace,
+    }
     calls = 0
     for block in blocks:
         for node in ast.walk(ast.parse(textwrap.dedent(block))):

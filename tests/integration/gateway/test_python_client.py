@@ -15,18 +15,22 @@ from headrace import (
     AsyncClient,
     Client,
     Conflict,
+    HeadraceError,
     Invalid,
     NotFound,
     Run,
     RunFailed,
+    TooManyRequests,
     Unauthorized,
     Unreachable,
     WaitTimeout,
     operations,
     synchronous,
 )
-from services.contracts.records import RunState
+from services.contracts.records import RunState, WorkerRecord
+from services.store import Store
 from tests.integration.gateway.servers import GatewayProcess, InStore
+from tests.integration.gateway.test_continuing import write_checkpoint
 from tests.kept_rollouts import answer, keep
 
 pytestmark = pytest.mark.usefixtures("sums")
@@ -183,6 +187,85 @@ def test_what_a_run_writes_comes_as_rows(client: Client, run: Run, gateway: Gate
     assert (wrong["reward"], wrong["status"]) == (0.0, "correct")
     assert [sample.step for sample in run.samples(step=1)] == [1]
     assert run.checkpoints() == []
+
+
+def test_checkpoints_are_pinned_downloaded_and_forked(
+    client: Client, run: Run, gateway: GatewayProcess, in_store: InStore, tmp_path: Path
+) -> None:
+    with pytest.raises(HeadraceError, match=r"from-python \(\w{8}\) has no checkpoint yet"):
+        run.download(tmp_path / "kept")
+    names = [f"runs/{run.id}/checkpoints/step-{step:06d}-aaa" for step in (5, 10)]
+    weights = bytes(range(256)) * 4096
+    for name in names:
+        write_checkpoint(gateway.data / name)
+        (gateway.data / name / "model.safetensors").write_bytes(weights)
+
+    assert run.pin(5).pinned
+    assert [(each.step, each.pinned) for each in run.checkpoints()] == [(10, False), (5, True)]
+    assert not run.unpin(5).pinned
+
+    arrived: list[tuple[int, int]] = []
+    newest = run.download(tmp_path / "kept", progress=lambda *done: arrived.append(done))
+    assert newest == tmp_path / "kept" / f"{run.id}-step-000010-aaa"
+    assert (newest / "model.safetensors").read_bytes() == weights
+    assert arrived[-1][0] == arrived[-1][1] > len(weights)
+    with pytest.raises(NotFound, match="it has those of steps: 10, 5"):
+        run.download(tmp_path / "kept", step=7)
+    assert [file.name for file in newest.parent.iterdir()] == [newest.name]
+
+    async def train(store: Store) -> None:
+        token = await store.runs.acquire(run.id, "aaa")
+        fields = {"checkpoint": names[1], "committed_step": 10, "step": 11}
+        await store.runs.update(run.id, token, fields)
+
+    in_store(train)
+    fork = run.fork(5, config={"training": {"max_steps": 20}}, name="branch")
+    assert (fork.name, fork.record.max_steps, fork.record.resume_from) == ("branch", 20, run.id)
+    assert [each.pinned for each in run.checkpoints()] == [False, True]
+    fork.cancel()
+
+
+def test_a_group_of_sessions_is_leased_rewarded_and_released(
+    client: Client, gateway: GatewayProcess, model: Path, in_store: InStore
+) -> None:
+    run = client.runs.submit(
+        "grpo", model=str(model), dataset="sums",
+        config={"rollout": {"episode": "sessions"}, "evaluation": None},
+    )  # fmt: skip
+    with (
+        Client(gateway.url, gateway.key, retries=0) as hasty,
+        pytest.raises(TooManyRequests, match="the run is queued"),
+    ):
+        hasty.runs.get(run.id).group()
+
+    async def works(store: Store) -> None:
+        token = await store.runs.acquire(run.id, "a")
+        await store.runs.set_state(run.id, "running", "", fencing_token=token)
+        worker = WorkerRecord(id="w", pool="default", host="h", pid=1, state="idle")
+        worker.run, worker.version, worker.lineage = run.id, 0, "a"
+        await store.workers.heartbeat(worker)
+
+    in_store(works)
+    with run.group() as group:
+        assert group.answer == str(eval(str(group.prompt)))
+        first, second, *_ = group.sessions
+        assert first.base_url == f"{client.url}/v1/sessions/{first.id}/v1"
+        with first:
+            assert first.reward({"format": 0.25, "right": 0.5}) == 0.75
+            assert first.reward(7.0) == 0.75
+        with pytest.raises(ZeroDivisionError), second:
+            _ = 1 / 0
+        # The first reward counts, and there was none.
+        assert second.reward(1.0) is None
+        assert client.reward(second.id, 1.0) is None
+    own = run.group("7-5", answer="2", name="own")
+    assert (own.prompt, own.answer) == ("7-5", "2")
+    with pytest.raises(ZeroDivisionError), own:
+        _ = 1 / 0
+    with pytest.raises(Conflict):
+        own.sessions[0].end()
+    run.cancel(now=True)
+    assert list(run.groups()) == []
 
 
 def test_rows_and_files_are_uploaded_and_report_their_progress(
