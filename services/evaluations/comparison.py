@@ -99,8 +99,8 @@ def compare(these: Sequence[Measured], others: Sequence[Measured]) -> Comparison
     values = [
         (row, mine, other)
         for row in common
-        if (mine := _value(our_rows[row], metric)) is not None
-        and (other := _value(their_rows[row], metric)) is not None
+        if (mine := value_of(our_rows[row], metric)) is not None
+        and (other := value_of(their_rows[row], metric)) is not None
     ]
     if not values:
         raise ValueError("the two evaluations have no answered row in common")
@@ -178,7 +178,9 @@ def sign_flip(differences: Sequence[float]) -> float:
     return (as_far + 1) / (FLIPS + 1)
 
 
-def _value(row: Measured, metric: Metric) -> float | None:
+def value_of(row: Measured, metric: Metric) -> float | None:
+    """Return the share of a row's answers that are correct, or their mean reward. None if none has
+    a reward."""
     if metric == "accuracy":
         return row.correct / len(row.statuses) if row.statuses else 0.0
     known = [reward for reward in row.rewards if reward is not None]

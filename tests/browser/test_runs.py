@@ -82,24 +82,32 @@ def test_back_returns_titles_change_and_a_new_run_does_not_take_the_page(
     expect(page.get_by_role("heading", level=1)).to_have_text("gsm8k-sft")
 
 
-def evaluated(gateway: GatewayProcess, run: str, name: str) -> None:
-    """A finished evaluation of a run."""
+def evaluated(
+    gateway: GatewayProcess,
+    run: str,
+    name: str,
+    step: int = 2,
+    statuses: tuple[str, ...] = ("correct",),
+) -> None:
+    """A finished evaluation of a run, with the status of each row's answer."""
     record = EvaluationRecord(
-        id=f"000002-{name}",
+        id=f"{step:06d}-{name}",
         run=run,
         name=name,
         dataset=name,
-        step=2,
-        version="a:2",
+        step=step,
+        version=f"a:{step}",
         samples=1,
-        rows=1,
-        answered=1,
+        rows=len(statuses),
+        answered=len(statuses),
         state="done",
+        finished=NOW,
         reason="",
         asked=NOW,
         metrics={"accuracy": 0.5, "reward": 0.5},
     )
-    write_part(part_path(folder_of(gateway.data, run, record.id), 1), [answered(0, "correct")])
+    rows = [answered(row, status) for row, status in enumerate(statuses)]
+    write_part(part_path(folder_of(gateway.data, run, record.id), 1), rows)
     write_result(gateway.data, record)
 
 
@@ -121,6 +129,24 @@ def test_a_run_never_shows_the_evaluations_of_the_run_before(
     expect(page.get_by_role("cell", name="set-of-the-first")).to_have_count(0)
     held[0].continue_()
     expect(page.get_by_role("cell", name="set-of-the-second")).to_be_visible()
+
+
+def test_rows_over_steps_show_which_turned_right_and_which_wrong(
+    page: Page, gateway: GatewayProcess
+) -> None:
+    evaluated(gateway, "5eed0002", "held-out", 20, ("wrong", "correct", "wrong", "correct"))
+    evaluated(gateway, "5eed0002", "held-out", 40, ("correct", "wrong", "correct", "correct"))
+    page.goto("/runs/5eed0002/evaluations")
+    page.get_by_role("button", name="40").click()
+    page.get_by_role("button", name="Rows over steps").click()
+    grid = page.get_by_label("Rows over steps")
+    expect(grid).to_contain_text("From step 20 to step 40 2 rows got better and 1 worse")
+    expect(grid.locator("tbody tr")).to_have_count(4)
+    page.get_by_label("Show").select_option("worse")
+    expect(grid.locator("tbody tr")).to_have_text(["row 110"])
+    page.get_by_role("button", name="Answers of row 1").click()
+    expect(page.locator(".answers > li")).to_have_count(1)
+    expect(page.locator(".answers > li")).to_contain_text("wrong 1")
 
 
 def test_a_live_supervised_run_shows_its_loss_first(page: Page) -> None:
@@ -281,6 +307,24 @@ def test_a_run_that_is_deleted_while_it_is_shown_is_gone(
     with gateway.client() as api:
         assert api.delete("/v1/runs/de1e7ed0").status_code == 204
     expect(page.get_by_role("heading", level=1)).to_have_text("Not found")
+
+
+def test_a_fork_is_checked_with_its_changes_alone(page: Page, gateway: GatewayProcess) -> None:
+    page.goto(f"/runs/{LIVE}/checkpoints")
+    page.get_by_role("link", name="Fork at step 100").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Fork a run")
+    with page.expect_response(f"**/v1/runs/{LIVE}/fork?dry_run=true") as checked:
+        page.goto(f"{page.url}&set=optimizer.lr=1e-5&pool=forks")
+    sent = checked.value.request.post_data_json
+    changed = {"optimizer": {"lr": 1e-5}}
+    assert sent == {"step": 100, "config": changed, "pool": "forks", "priority": 0}
+    elsewhere = page.get_by_label("The same elsewhere")
+    expect(elsewhere).to_contain_text(f"headrace fork {LIVE}@100")
+    elsewhere.get_by_role("button", name="Python").click()
+    expect(elsewhere).to_contain_text(f'operations.runs_fork(run="{LIVE}", body=body)')
+    # The seeds' checkpoint has no state to go on from.
+    expect(page.get_by_label("Dry run")).to_contain_text("gsm8k-live (11ve11ve) has no checkpoint")
+    expect(page.get_by_role("button", name="Fork", exact=True)).to_be_disabled()
 
 
 def test_a_checkpoint_is_pinned_and_downloaded(page: Page) -> None:

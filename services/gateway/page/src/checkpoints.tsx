@@ -1,6 +1,6 @@
 // The checkpoints of a run: which there are, which stay, and each as a file.
 
-import { get, post } from "./api";
+import { get, mayChange, post } from "./api";
 import { ago, bytes, moment } from "./format";
 import { Action, Problem, useLoaded } from "./parts";
 
@@ -13,7 +13,7 @@ export function Checkpoints({ run, fresh }: { run: string; fresh: string }) {
   return (
     <>
       <Problem error={error} />
-      <p class="quiet intro">A new checkpoint takes the place of older ones, as <code>training.keep_checkpoints</code> says. A pinned one stays as long as its run.</p>
+      <p class="quiet intro">A new checkpoint takes the place of older ones, as <code>training.keep_checkpoints</code> says. A pinned one stays as long as its run. A fork trains on from a checkpoint with another config.</p>
       <div class="scroll">
         <table class="list">
           <thead><tr><th class="n">Step</th><th>Name</th><th class="n">Size</th><th>Written</th><th>State</th><th><span class="hidden">Actions</span></th></tr></thead>
@@ -31,6 +31,7 @@ export function Checkpoints({ run, fresh }: { run: string; fresh: string }) {
                   <td class="line">
                     <Action label={pinned ? "Unpin" : "Pin"} about={`${pinned ? "Unpin" : "Pin"} step ${step}`} act={() => (pinned ? post("/v1/runs/{run}/checkpoints/{step}/unpin", { path }) : post("/v1/runs/{run}/checkpoints/{step}/pin", { path })).then(again)} />
                     <a class="button" href={`/v1/runs/${run}/checkpoints/${step}/download`} download aria-label={`Download step ${step}`}>Download</a>
+                    {mayChange.value && <a class="button" href={`/submit?from=${run}&at=${step}`} aria-label={`Fork at step ${step}`}>Fork</a>}
                     <a class="button" href={`/try?model=${encodeURIComponent(name)}`} aria-label={`Try step ${step}`}>Try</a>
                   </td>
                 </tr>

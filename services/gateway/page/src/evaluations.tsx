@@ -1,4 +1,4 @@
-// The evaluations of a run, and the answers of the chosen one.
+// The evaluations of a run, and the answers of the chosen one, or the rows of its set over the steps.
 
 import { type Schemas, get } from "./api";
 import { Reasons } from "./answers";
@@ -12,6 +12,7 @@ type Verdict = "correct" | "mixed" | "wrong" | "unscored";
 export function Evaluations({ run, fresh }: { run: string; fresh: unknown }) {
   const { data, error } = useLoaded((signal) => get("/v1/runs/{run}/evaluations", { path: { run }, signal }), run, JSON.stringify(fresh));
   const chosen = query.value.get("evaluation");
+  const isOver = query.value.get("rows") === "steps";
   if (!data) return error ? <Problem error={error} /> : <p class="quiet empty">Loading…</p>;
   if (!data.evaluations.length) return <p class="quiet empty">This run has no evaluation. <code>evaluation</code> in its config adds them.</p>;
   return (
@@ -25,7 +26,15 @@ export function Evaluations({ run, fresh }: { run: string; fresh: unknown }) {
           <tbody>{data.evaluations.map((each) => <Line key={each.id} evaluation={each} isChosen={each.id === chosen} />)}</tbody>
         </table>
       </div>
-      {chosen && <Rows key={chosen} run={run} evaluation={chosen} />}
+      {chosen && (
+        <>
+          <nav class="tabs below" aria-label="Parts of the evaluation">
+            <button class="link" aria-pressed={!isOver} onClick={() => ask({ rows: null, row: null })}>Answers</button>
+            <button class="link" aria-pressed={isOver} onClick={() => ask({ rows: "steps", row: null })}>Rows over steps</button>
+          </nav>
+          {isOver ? <OverSteps run={run} evaluation={chosen} /> : <Rows key={chosen} run={run} evaluation={chosen} />}
+        </>
+      )}
     </>
   );
 }
@@ -58,15 +67,17 @@ const VERDICTS: [string, string][] = [["", "all rows"], ["correct", "all samples
 
 function Rows({ run, evaluation }: { run: string; evaluation: string }) {
   const verdict = query.value.get("verdict") ?? "";
+  const only = query.value.get("row");
   const { data, error } = useLoaded(
-    (signal) => get("/v1/runs/{run}/evaluations/{evaluation}/answers", { path: { run, evaluation }, query: { limit: 50, verdict: (verdict || null) as Verdict | null }, signal }),
-    `${run} ${evaluation} ${verdict}`,
+    (signal) => get("/v1/runs/{run}/evaluations/{evaluation}/answers", { path: { run, evaluation }, query: { limit: 50, verdict: (verdict || null) as Verdict | null, row: only === null ? null : Number(only) }, signal }),
+    `${run} ${evaluation} ${verdict} ${only}`,
   );
   return (
-    <section class="below" aria-label={`Answers of ${evaluation}`}>
+    <section aria-label={`Answers of ${evaluation}`}>
       <div class="toolbar">
         <h2>Answers of {evaluation}</h2>
         <Choice name="verdict" label="Show" options={VERDICTS} />
+        {only !== null && <button onClick={() => ask({ row: null })}>Row {only} ×</button>}
         {data && <span class="quiet">{data.rows.length} of {data.total} rows</span>}
       </div>
       <Problem error={error} />
@@ -91,3 +102,51 @@ function Rows({ run, evaluation }: { run: string; evaluation: string }) {
     </section>
   );
 }
+
+const CHANGES: [string, string][] = [["", "all rows"], ["better", "better at the end"], ["worse", "worse at the end"], ["unsteady", "up and down"], ["steady", "always equal"]];
+type Change = "better" | "worse" | "unsteady" | "steady";
+
+/** A grid of the rows of a held-out set and the steps of its evaluations. */
+function OverSteps({ run, evaluation }: { run: string; evaluation: string }) {
+  const change = query.value.get("change") ?? "";
+  const { data, error } = useLoaded(
+    (signal) => get("/v1/runs/{run}/evaluations/{evaluation}/rows", { path: { run, evaluation }, query: { limit: 500, change: (change || null) as Change | null }, signal }),
+    `${run} ${evaluation} ${change}`,
+  );
+  const [before, last] = data?.steps.slice(-2) ?? [];
+  return (
+    <section aria-label="Rows over steps">
+      <div class="toolbar">
+        <Choice name="change" label="Show" options={CHANGES} />
+        {data && <span class="quiet">{data.rows.length} of {data.total} rows; {data.metric === "accuracy" ? "the share of a row's answers that are correct" : "the mean reward of a row"}</span>}
+      </div>
+      <Problem error={error} />
+      {data && data.steps.length < 2 && <p class="quiet">This set has one evaluation so far: what changes between two shows here.</p>}
+      {before && last && (
+        <p class="intro">From step {before.step} to step {last.step} <b>{last.better}</b> rows got better and <b>{last.worse}</b> worse{last.p === null ? "" : ` (chance alone divides them so with p = ${number(last.p, 3)})`}.</p>
+      )}
+      {data && data.rows.length > 0 && (
+        <div class="scroll">
+          <table class="grid-rows">
+            <thead>
+              <tr><th>Step</th>{data.steps.map((each) => <th key={each.evaluation} class="n">{each.step}</th>)}</tr>
+              <tr><th>Mean</th>{data.steps.map((each) => <td key={each.evaluation} class="n strong">{number(each.value, 2)}</td>)}</tr>
+              <tr><th>Better, worse</th>{data.steps.map((each, i) => <td key={each.evaluation} class="n" title={each.p === null ? undefined : `p = ${number(each.p, 3)}`}>{i ? `+${each.better} −${each.worse}` : "–"}</td>)}</tr>
+            </thead>
+            <tbody>
+              {data.rows.map((row) => (
+                <tr key={row.row}>
+                  <th><button class="link" aria-label={`Answers of row ${row.row}`} onClick={() => ask({ row: String(row.row), rows: null, verdict: null }, { push: true })}>row {row.row}</button></th>
+                  {row.values.map((value, i) => <td key={data.steps[i]!.evaluation} class={`n ${shade(value, data.metric)}`}>{value === null ? "" : number(value, 2)}</td>)}
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      )}
+    </section>
+  );
+}
+
+/** The colour of a value: of correct answers from none to all. */
+const shade = (value: number | null, metric: string) => (value === null || metric !== "accuracy" ? "" : value >= 1 ? "right" : value > 0 ? "partly" : "wrong");

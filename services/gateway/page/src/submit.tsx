@@ -1,4 +1,4 @@
-// Submit a run: a form over the run config, from a recipe or an earlier run, that is checked while one types.
+// Submit a run: a form over the run config, from a recipe, an earlier run or its checkpoint, that is checked while one types.
 
 import { useSignal } from "@preact/signals";
 import { useEffect, useMemo, useRef } from "preact/hooks";
@@ -44,7 +44,7 @@ export function Submit() {
   );
   return (
     <main id="main" class="submit">
-      <header class="bar"><h1 tabIndex={-1}>{from ? "Run again with a change" : "Submit a run"}</h1></header>
+      <header class="bar"><h1 tabIndex={-1}>{!from ? "Submit a run" : query.value.has("at") ? "Fork a run" : "Run again with a change"}</h1></header>
       <Problem error={error} />
       {data ? <Form {...data} /> : !error && <p class="quiet empty">Loading…</p>}
     </main>
@@ -66,18 +66,21 @@ function Form({ recipes, schema, datasets, run }: Loaded) {
   const all = useMemo(() => keysOf(schema, kind), [schema, kind]);
   const keys = all.leaves;
   const values = asked();
-  const start = useMemo(() => (run ? minimal(base, recipe?.config, all) : {}), [run, recipe, all]);
+  const at = run && query.value.get("at");
+  const fork = run && at !== null ? { run: run.id, step: Number(at) } : null;
+  // A fork has the config of its run: only what changes is sent.
+  const start = useMemo(() => (run && !fork ? minimal(base, recipe?.config, all) : {}), [run, recipe, all, !fork]);
   const config = [...values].reduce((config, [key, text]) => withKey(config, key, parsed(text, keys.get(key))), start);
   const runName = query.value.get("name") ?? "";
   const pool = query.value.get("pool") ?? run?.pool ?? "";
-  const body = {
-    ...(recipe ? { recipe: name } : {}),
+  const body: Body = {
+    ...(fork ? { step: fork.step } : recipe ? { recipe: name } : {}),
     config,
     ...(runName ? { name: runName } : {}),
     ...(pool ? { pool } : {}),
     priority: Number(query.value.get("priority") ?? 0),
   };
-  const check = useCheck(body);
+  const check = useCheck(body, fork?.run ?? null);
   const flatBase = flat(base);
   const own = [...flat(recipe?.config ?? {}).keys()].filter((key) => key !== "type");
   const shown = [...new Set([...ALWAYS, ...own, ...values.keys()])].filter((key) => keys.has(key) || values.has(key) || flatBase.has(key));
@@ -86,7 +89,8 @@ function Form({ recipes, schema, datasets, run }: Loaded) {
       <form onSubmit={(event) => event.preventDefault()}>
         <fieldset>
           <legend>Start from</legend>
-          {run && <p>Run <a href={runPath(run.id)}>{run.name}</a>: its whole config, and your changes over it. <a href="/submit">From a recipe instead</a></p>}
+          {fork && <p>The checkpoint of step {fork.step} of <a href={runPath(fork.run, "checkpoints")}>{run?.name}</a>: its weights, the optimizer's state and the place in the data, with your changes of the config. That run stays as it is.</p>}
+          {run && !fork && <p>Run <a href={runPath(run.id)}>{run.name}</a>: its whole config, and your changes over it. <a href="/submit">From a recipe instead</a></p>}
           {!run && (
             <>
               <select id="recipe" aria-label="Recipe" value={name} onChange={(event) => ask({ recipe: event.currentTarget.value })}>
@@ -96,7 +100,7 @@ function Form({ recipes, schema, datasets, run }: Loaded) {
             </>
           )}
           <div class="pair">
-            <label>Name <input value={runName} placeholder={run?.name ?? name} onInput={(event) => ask({ name: event.currentTarget.value || null })} /></label>
+            <label>Name <input value={runName} placeholder={fork ? `${run?.name}-fork` : (run?.name ?? name)} onInput={(event) => ask({ name: event.currentTarget.value || null })} /></label>
             <label>Pool <input value={pool} placeholder="default" onInput={(event) => ask({ pool: event.currentTarget.value || null })} /></label>
             <label>Priority <input type="number" value={query.value.get("priority") ?? ""} placeholder="0" onInput={(event) => ask({ priority: event.currentTarget.value || null })} /></label>
           </div>
@@ -118,8 +122,8 @@ function Form({ recipes, schema, datasets, run }: Loaded) {
         </fieldset>
       </form>
       <aside>
-        <Checked check={check} shown={shown} submit={() => post("/v1/runs", { body }).then((made) => go(runPath((made as Run).id)))} />
-        <SameAs body={body} />
+        <Checked check={check} shown={shown} label={fork ? "Fork" : "Submit"} submit={() => sendIt(body, fork?.run ?? null, {}).then((made) => go(runPath((made as Run).id)))} />
+        <SameAs body={body} fork={fork?.run ?? null} />
       </aside>
     </div>
   );
@@ -159,7 +163,7 @@ function Field({ name, about, before, text, problem, suggestions }: FieldProps) 
       )}
       {suggestions.length > 0 && <datalist id={`${id}-list`}>{suggestions.map((each) => <option key={each} value={each} />)}</datalist>}
       {text !== undefined && <button type="button" class="icon" aria-label={`Take back ${name}`} onClick={() => change(name, null)}>×</button>}
-      <p id={`${id}-about`} class={problem ? "problem" : "quiet"} title={about?.description}>{problem ?? <Marked text={about?.description ?? ""} />}</p>
+      <p id={`${id}-about`} class={problem && !isMissing(problem) ? "problem" : "quiet"} title={about?.description}><Marked text={problem?.replace(/ \(on the command line [^)]*\)/, "") ?? about?.description ?? ""} /></p>
     </div>
   );
 }
@@ -195,15 +199,31 @@ interface Check {
   problems: { path: string; message: string }[];
 }
 
+interface Body {
+  recipe?: string;
+  step?: number;
+  config: Config;
+  name?: string;
+  pool?: string;
+  priority: number;
+}
+
+/** Submit a run, or a fork of one. */
+const sendIt = (body: object, fork: string | null, { dry_run = false, signal }: { dry_run?: boolean; signal?: AbortSignal }): Promise<unknown> => {
+  const query = { dry_run };
+  if (fork) return post("/v1/runs/{run}/fork", { path: { run: fork }, query, body: body as Schemas["Fork"], ...(signal ? { signal } : {}) });
+  return post("/v1/runs", { query, body: body as Schemas["RunSubmission"], ...(signal ? { signal } : {}) });
+};
+
 /** Ask the gateway what a submission would be, after each pause in typing. */
-function useCheck(body: object): Check {
+function useCheck(body: object, fork: string | null): Check {
   const state = useSignal<Check>({ isChecking: true, answer: null, error: null, problems: [] });
   const key = JSON.stringify(body);
   useEffect(() => {
     const controller = new AbortController();
     state.value = { ...state.peek(), isChecking: true };
     const timer = setTimeout(() => {
-      post("/v1/runs", { query: { dry_run: true }, body: JSON.parse(key) as Schemas["RunSubmission"], signal: controller.signal }).then(
+      sendIt(JSON.parse(key) as object, fork, { dry_run: true, signal: controller.signal }).then(
         (answer) => (state.value = { isChecking: false, answer: answer as DryRun, error: null, problems: [] }),
         (error: unknown) => {
           if (controller.signal.aborted) return;
@@ -215,14 +235,16 @@ function useCheck(body: object): Check {
       clearTimeout(timer);
       controller.abort();
     };
-  }, [key]);
+  }, [key, fork]);
   return state.value;
 }
 
-function Checked({ check, shown, submit }: { check: Check; shown: string[]; submit: () => Promise<unknown> }) {
+function Checked({ check, shown, label, submit }: { check: Check; shown: string[]; label: string; submit: () => Promise<unknown> }) {
   const failure = useSignal<unknown>(null);
   const { answer, error, problems, isChecking } = check;
   const elsewhere = problems.filter(({ path }) => !shown.includes(path));
+  const missing = problems.filter((each) => shown.includes(each.path) && isMissing(each.message));
+  const wrong = problems.length - elsewhere.length - missing.length;
   const isReady = answer !== null && !answer.refusals.length && !isChecking;
   const needs = answer?.estimate ? ([["Learner", answer.estimate.learner], ["Worker", answer.estimate.rollout], ["Host", answer.estimate.host], ["Disk", answer.estimate.disk]] as const) : [];
   return (
@@ -230,11 +252,12 @@ function Checked({ check, shown, submit }: { check: Check; shown: string[]; subm
       <div class="line">
         <h2>Dry run</h2>
         <span class="quiet" role="status">{isChecking ? "checking…" : isReady ? "it would be queued" : "it would be refused"}</span>
-        <button class="primary" disabled={!isReady || !mayChange.value} onClick={() => submit().catch((error: unknown) => (failure.value = error))}>Submit</button>
+        <button class="primary" disabled={!isReady || !mayChange.value} onClick={() => submit().catch((error: unknown) => (failure.value = error))}>{label}</button>
       </div>
       <Problem error={failure.value} />
       {error && !problems.length ? <p class="problem">{words(error)}</p> : null}
-      {problems.length > elsewhere.length && <p class="problem">{problems.length - elsewhere.length} of the keys cannot be used; see there.</p>}
+      {missing.length > 0 && <p class="quiet">It lacks {missing.map(({ path }, i) => <span key={path}>{i > 0 && " and "}<label for={`key-${path}`}><code>{path}</code></label></span>)}.</p>}
+      {wrong > 0 && <p class="problem">{wrong === 1 ? "One key" : `${wrong} keys`} cannot be used; see there.</p>}
       <ul class="problem">{elsewhere.map(({ path, message }) => <li key={path}><code>{path}</code> {message}</li>)}</ul>
       <ul class="problem">{answer?.refusals.map((each) => <li key={each}>{each}</li>)}</ul>
       {answer && (
@@ -267,20 +290,23 @@ function Checked({ check, shown, submit }: { check: Check; shown: string[]; subm
   );
 }
 
+/** Whether a problem only says that a key has no value yet. */
+const isMissing = (message: string) => message.startsWith("is required");
+
 const largest = (parts: Record<string, number>) =>
   Object.entries(parts).sort(([, a], [, b]) => b - a).slice(0, 2).map(([name, size]) => `${name} ${bytes(size)}`).join(", ");
 
 const FORMS = ["Command line", "YAML", "curl", "Python"] as const;
 
 /** The same submission for a terminal or a program. */
-function SameAs({ body }: { body: { recipe?: string; config: Config; name?: string; pool?: string; priority: number } }) {
+function SameAs({ body, fork }: { body: Body; fork: string | null }) {
   const form = useSignal<(typeof FORMS)[number]>("Command line");
   const sent = { ...body, ...(body.priority ? {} : { priority: undefined }) };
   const texts = {
-    "Command line": commandLine(body),
+    "Command line": commandLine(body, fork),
     YAML: yaml(body.config).trimStart(),
-    curl: `curl -H "Authorization: Bearer KEY" ${location.origin}/v1/runs \\\n  -H 'content-type: application/json' \\\n  -d ${quoted(JSON.stringify(sent, null, 1))}`,
-    Python: python(sent),
+    curl: `curl -H "Authorization: Bearer KEY" ${location.origin}/v1/runs${fork ? `/${fork}/fork` : ""} \\\n  -H 'content-type: application/json' \\\n  -d ${quoted(JSON.stringify(sent, null, 1))}`,
+    Python: fork ? pythonFork(sent, fork) : python(sent),
   };
   return (
     <section class="card" aria-label="The same elsewhere">
@@ -295,14 +321,15 @@ function SameAs({ body }: { body: { recipe?: string; config: Config; name?: stri
 
 const quoted = (text: string) => `'${text.replace(/'/g, `'\\''`)}'`;
 
-function commandLine({ recipe, config, name, pool, priority }: { recipe?: string; config: Config; name?: string; pool?: string; priority: number }): string {
+function commandLine({ recipe, step, config, name, pool, priority }: Body, fork: string | null): string {
   const options = [
     ...(name ? [`--name ${quoted(name)}`] : []),
     ...(pool ? [`--pool ${pool}`] : []),
     ...(priority ? [`--priority ${priority}`] : []),
     ...[...flat(config)].map(([key, value]) => `--set ${/^[\w./@:+-]*$/.test(written(value)) ? `${key}=${written(value)}` : quoted(`${key}=${written(value)}`)}`),
   ];
-  return [`headrace submit ${recipe ?? ""}`.trim(), ...options].join(" \\\n    ");
+  const command = fork ? `headrace fork ${fork}@${step}` : `headrace submit ${recipe ?? ""}`.trim();
+  return [command, ...options].join(" \\\n    ");
 }
 
 /** The submission with the Python client (docs/python.md). */
@@ -312,6 +339,12 @@ function python({ config, ...rest }: { recipe?: string; config: Config; name?: s
   const values = { recipe: rest.recipe, model, dataset, config: Object.keys(remaining).length ? remaining : undefined, name: rest.name, pool: rest.pool, priority: rest.priority };
   const lines = Object.entries(values).filter(([, value]) => value !== undefined).map(([key, value]) => `    ${key}=${literal(value, "    ")},\n`);
   return `from headrace import Client\n\nclient = Client("${location.origin}", api_key="KEY")\nrun = client.runs.submit(\n${lines.join("")})\nprint(run.id)`;
+}
+
+/** The fork with the Python client. */
+function pythonFork(body: object, fork: string): string {
+  const given = Object.entries(body).filter(([, value]) => value !== undefined && !(typeof value === "object" && !Object.keys(value as object).length));
+  return `from headrace import Client, operations\n\nclient = Client("${location.origin}", api_key="KEY")\nbody = ${literal(Object.fromEntries(given), "")}\nrun = client.send(operations.runs_fork(run=${JSON.stringify(fork)}, body=body))\nprint(run.id)`;
 }
 
 /** A text of the config and the config without it; undefined if it is no text. */
