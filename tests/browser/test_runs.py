@@ -376,8 +376,10 @@ def test_the_log_of_a_failed_run_shows_the_last_words_of_each_process_and_comes_
 
     act(log)
     page.goto("/runs/fa11ed00")
+    expect(page.get_by_label("Last errors").locator("li")).to_have_count(2)
+    expect(page.get_by_label("Last errors")).to_contain_text("vLLM ended with SIGKILL")
     page.get_by_role("link", name="events and logs").click()
-    rows = page.locator(".events li")
+    rows = page.locator(".tab .events li")
     expect(rows.filter(has_text="CUDA out of memory")).to_have_text(re.compile("<img src=x"))
     assert page.locator(".events img").count() == 0
 

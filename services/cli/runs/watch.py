@@ -35,6 +35,7 @@ def watch_run(api: Gateway, run: str, as_json: bool = False) -> int:
             answers = api.get(f"/v1/runs/{run}/samples", limit=1)
             has_answers = answers["judged"] or answers["samples"]
             looks = f"its answers: {api.command('samples', run)}\n" if has_answers else ""
+            looks += f"its log: {api.command('logs', run, '--level', 'warning')}\n"
             again = f"run it again with a key changed: {again}"
             err.print(f"[dim]{escape(looks + again)}[/]", soft_wrap=True)
         return 0 if state == "succeeded" else FAILED

@@ -44,6 +44,7 @@ def test_watching_ends_with_the_run_and_tells_how_it_ended(
     assert failed.stdout.splitlines() == [f"grpo ({bad})", "failed: vLLM did not start"]
     # No answer of it was judged.
     assert failed.stderr.splitlines() == [
+        f"its log: headrace logs {bad} --level warning",
         f"run it again with a key changed: headrace resume {bad} --set KEY=VALUE",
     ]
     assert as_json[-1]["data"]["state"] == "succeeded"

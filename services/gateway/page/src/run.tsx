@@ -7,7 +7,7 @@ import { Checkpoints } from "./checkpoints";
 import { ConfigTable, changes, written } from "./config";
 import { Edit, EditButton, Edits } from "./edit";
 import { Evaluations } from "./evaluations";
-import { Events, checkpoints, follow } from "./events";
+import { Events, Written, checkpoints, follow } from "./events";
 import { ago, bytes, duration, moment, number } from "./format";
 import { on } from "./live";
 import { Action, Chip, Marked, OVER, Problem, State, useLoaded } from "./parts";
@@ -15,7 +15,7 @@ import { go, parts, runPath } from "./router";
 import { Rollouts } from "./rollouts";
 import { ChainStrip } from "./runs";
 import { keep, known } from "./store";
-import { WorkerTable } from "./workers";
+import { WorkerTable, gpusOf } from "./workers";
 
 const TABS = ["charts", "rollouts", "evaluations", "checkpoints", "config", "events", "workers"] as const;
 type Tab = (typeof TABS)[number];
@@ -129,6 +129,7 @@ function Status({ run, isOver }: { run: RunRecord; isOver: boolean }) {
   );
   const sentence = isOver ? run.reason : (why?.words ?? run.reason);
   const started = run.started ?? run.created;
+  const gpus = gpusOf(run);
   return (
     <section class="status" aria-label="Now">
       <div class="line">
@@ -139,13 +140,27 @@ function Status({ run, isOver }: { run: RunRecord; isOver: boolean }) {
         {run.eta_seconds != null && <span class="n">{duration(run.eta_seconds)} left</span>}
         <span class="n quiet" title={moment(run.created)}>submitted {ago(run.created)}</span>
         {run.started && <span class="n quiet">{isOver && run.finished ? `took ${duration(run.finished - started)}` : `runs for ${duration(Date.now() / 1000 - started)}`}</span>}
+        {run.started && gpus > 0 && <span class="n quiet" title={`${gpus} ${gpus === 1 ? "GPU" : "GPUs"}: the learner's, and those of the workers that are up`}>{number((gpus * ((isOver && run.finished ? run.finished : Date.now() / 1000) - started)) / 3600, 2)} GPU-hours</span>}
         {run.disk_bytes ? <span class="n quiet">{bytes(run.disk_bytes)} on disk</span> : null}
       </div>
       <div class="bar" role="progressbar" aria-label="Progress" aria-valuenow={Math.round(share * 100)} aria-valuemin={0} aria-valuemax={100}>
         <i style={{ width: `${share * 100}%` }} />
       </div>
       {(sentence || !isOver) && <p class={run.state === "failed" ? "reason problem" : "reason"}><Marked text={sentence ?? ""} /></p>}
+      {run.state === "failed" && <LastWords run={run} />}
     </section>
+  );
+}
+
+/** The last errors that a failed run's processes logged, beside its reason. */
+function LastWords({ run }: { run: RunRecord }) {
+  const { data } = useLoaded((signal) => get("/v1/runs/{run}/logs", { path: { run: run.id }, query: { newest: 8, level: "error" }, signal }), run.id);
+  const lines = data?.logs.filter(({ text }) => !run.reason || !text.includes(run.reason.slice(0, 60))).slice(-3) ?? [];
+  return (
+    <>
+      {lines.length > 0 && <ol class="events last" aria-label="Last errors">{lines.map((line) => <Written key={line.id} line={line} />)}</ol>}
+      <p><a href={`${runPath(run.id, "events")}?level=warning`}>{lines.length ? "All warnings and errors of its processes" : "What its processes logged"}</a></p>
+    </>
   );
 }
 

@@ -66,13 +66,12 @@ function Form({ recipes, schema, datasets, run }: Loaded) {
   const all = useMemo(() => keysOf(schema, kind), [schema, kind]);
   const keys = all.leaves;
   const values = asked();
-  const at = run && query.value.get("at");
-  const fork = run && at !== null ? { run: run.id, step: Number(at) } : null;
+  const fork = run && query.value.has("at") ? { run: run.id, step: Number(query.value.get("at")) } : null;
   // A fork has the config of its run: only what changes is sent.
   const start = useMemo(() => (run && !fork ? minimal(base, recipe?.config, all) : {}), [run, recipe, all, !fork]);
   const config = [...values].reduce((config, [key, text]) => withKey(config, key, parsed(text, keys.get(key))), start);
   const runName = query.value.get("name") ?? "";
-  const pool = query.value.get("pool") ?? run?.pool ?? "";
+  const pool = query.value.get("pool") ?? (fork ? "" : run?.pool) ?? "";
   const body: Body = {
     ...(fork ? { step: fork.step } : recipe ? { recipe: name } : {}),
     config,
@@ -101,7 +100,7 @@ function Form({ recipes, schema, datasets, run }: Loaded) {
           )}
           <div class="pair">
             <label>Name <input value={runName} placeholder={fork ? `${run?.name}-fork` : (run?.name ?? name)} onInput={(event) => ask({ name: event.currentTarget.value || null })} /></label>
-            <label>Pool <input value={pool} placeholder="default" onInput={(event) => ask({ pool: event.currentTarget.value || null })} /></label>
+            <label>Pool <input value={pool} placeholder={run?.pool ?? "default"} onInput={(event) => ask({ pool: event.currentTarget.value || null })} /></label>
             <label>Priority <input type="number" value={query.value.get("priority") ?? ""} placeholder="0" onInput={(event) => ask({ priority: event.currentTarget.value || null })} /></label>
           </div>
         </fieldset>

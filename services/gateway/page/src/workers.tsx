@@ -1,7 +1,7 @@
 // Rollout workers: what each does, and how well.
 
 import { signal } from "@preact/signals";
-import { get } from "./api";
+import { type RunRecord, get } from "./api";
 import { InstallationLog } from "./events";
 import { ago, bytes, duration, number, percent } from "./format";
 import { type Worker, on } from "./live";
@@ -11,6 +11,14 @@ import { known } from "./store";
 
 const told = signal<Worker[] | null>(null);
 on("workers", ({ workers }) => (told.value = workers));
+
+/** How many GPUs a run uses: those of its learner, and those of its pool's workers that are up. GPUs that both use in turns count once. */
+export function gpusOf({ pool, computation }: RunRecord): number {
+  const how = (computation ?? {}) as Record<string, string>;
+  const learner = Number(/^(\d+) × (?!rank)/.exec(how["device"] ?? "")?.[1] ?? 0);
+  const workers = new Set((told.value ?? []).filter((worker) => worker.pool === pool).flatMap(({ devices }) => (devices ?? []).map(({ uuid }) => uuid))).size;
+  return "gpu" in how ? Math.max(learner, workers) : learner + workers;
+}
 
 export function Workers() {
   return (
