@@ -354,6 +354,14 @@ def test_events_and_workers_read_as_sentences_with_units(page: Page, act: Act) -
     expect(row).to_contain_text("2 × H100122 of 160 GiB90 %")
     expect(page.get_by_text("the canary differs")).to_be_visible()
 
+    async def with_gpus(seeds: Seeds) -> None:
+        how = {"device": "6 × NVIDIA H100, PyTorch 2.13"}
+        await seeds.begin(run("c057c057", "costly", 7200, pool="two", computation=how))
+
+    act(with_gpus)
+    page.goto("/runs/c057c057")
+    expect(page.get_by_title("8 GPUs: the learner's")).to_contain_text("GPU-hours")
+
 
 def test_the_log_of_a_failed_run_shows_the_last_words_of_each_process_and_comes_live(
     page: Page, act: Act
