@@ -1830,6 +1830,32 @@ class RowFindings(Model):
     """Rows with the prompt of an earlier row, and an answer that no earlier row has for it."""
 
 
+class RowOverSteps(Model):
+    """A row of the set."""
+
+    row: int
+    """Index of the dataset row."""
+    category: str | None
+    """Its category."""
+    values: list[float | None]
+    """Its value at each of `steps`; null where it has no answer."""
+
+
+class RowsOverSteps(Model):
+    """A page of the rows of a held-out set over the steps of a run."""
+
+    metric: Literal["accuracy", "reward"]
+    """What values are: the share of a row's answers that are correct (`accuracy`), or its mean reward, if verifiers only rate."""
+    steps: list[StepOfSet]
+    """Ended evaluations of the set, oldest first: up to 40, the newest of which is the one asked for."""
+    rows: list[RowOverSteps]
+    """By number."""
+    total: int
+    """Rows that match."""
+    next: str | None
+    """`cursor` of the next page. Null: this is the last page."""
+
+
 class RunEdit(Model):
     """One changed value of a run's config."""
 
@@ -2297,6 +2323,23 @@ class StepEvent(Model):
     """The kind of event."""
     data: StepData
     """Its metrics."""
+
+
+class StepOfSet(Model):
+    """An evaluation of the set, against the one before."""
+
+    evaluation: str
+    """Its id."""
+    step: int
+    """The step whose version answered."""
+    value: float | None
+    """Its mean over its rows."""
+    better: int
+    """Rows with a higher value than at the evaluation before."""
+    worse: int
+    """Rows with a lower value."""
+    p: float | None
+    """The probability of a division at least as uneven by chance: the exact sign test. Null for the first, and without a common row."""
 
 
 class StepSubmission(Model):

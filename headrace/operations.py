@@ -57,6 +57,7 @@ from headrace.models import (
     RolloutGroup,
     Rollouts,
     RolloutStatus,
+    RowsOverSteps,
     RunEvaluations,
     RunList,
     RunMetrics,
@@ -300,6 +301,25 @@ def run_evaluations_compare(
         EvaluationComparison,
         path={"run": run, "evaluation": evaluation},
         query={"against": against, "limit": limit},
+    )
+
+
+def evaluation_rows_list(
+    *,
+    run: str,
+    evaluation: str,
+    change: Literal["better", "worse", "unsteady", "steady"] | None = None,
+    limit: int | None = None,
+    cursor: str | None = None,
+) -> Request[RowsOverSteps]:
+    """Rows over the steps of a run. Which rows turned right and which turned wrong between the evaluations of a set, up to this
+    evaluation. The same rows are compared, so a small change stands out."""
+    return Request(
+        "GET",
+        "/v1/runs/{run}/evaluations/{evaluation}/rows",
+        RowsOverSteps,
+        path={"run": run, "evaluation": evaluation},
+        query={"change": change, "limit": limit, "cursor": cursor},
     )
 
 

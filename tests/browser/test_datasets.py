@@ -1,6 +1,7 @@
 """Uploading a dataset, talking with a policy, and trying a verifier."""
 
 import json
+import re
 from pathlib import Path
 
 from playwright.sync_api import Page, expect
@@ -29,12 +30,30 @@ def test_an_upload_shows_columns_first_and_rows_after(page: Page, tmp_path: Path
     expect(result).to_contain_text("level")
     page.get_by_role("link", name="sums").last.click()
     expect(page.locator(".answers li").first).to_contain_text("0 + 1")
+    like = page.get_by_label("What the rows are like")
+    expect(like).to_contain_text("1 rows (3.2 %) repeat the prompt and answer of an earlier row")
+    expect(like.get_by_label("Prompts by length").locator("li")).to_have_text(re.compile("31$"))
+    like.get_by_role("link", name="30", exact=True).click()
+    expect(page.locator(".answers li").first).to_contain_text("row 30")
+    page.go_back()
     page.get_by_role("button", name="Next").click()
     expect(page.locator(".answers li").first).to_contain_text("20 + 1")
     page.once("dialog", lambda dialog: dialog.accept())
     page.get_by_role("button", name="Delete").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Datasets")
     expect(page.get_by_role("link", name="sums")).to_have_count(0)
+
+
+def test_the_columns_of_csv_are_shown_before_it_is_sent(page: Page, tmp_path: Path) -> None:
+    file = tmp_path / "sums.csv"
+    file.write_text('task;result\n"1; ""one""\nand 1";2\n2 + 2;4\n')
+    page.goto("/datasets")
+    page.get_by_label("Files").set_input_files(file)
+    cells = page.get_by_label("Upload", exact=True).locator("tbody td")
+    expect(cells).to_have_text(['1; "one" and 1', "2", "2 + 2", "4"])
+    expect(page.get_by_label("Prompt").locator("option")).to_have_text(
+        ["guessed", "task", "result"]
+    )
 
 
 def test_an_upload_that_cannot_be_read_says_why(page: Page, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import { useSignal } from "@preact/signals";
 import { type Schemas, Refusal, get, mayChange, remove } from "./api";
+import { Findings } from "./findings";
 import { ago, bytes, moment, number } from "./format";
 import { Action, Chip, Problem, useLoaded } from "./parts";
 import { ask, go, parts, query } from "./router";
@@ -54,16 +55,45 @@ function All() {
   );
 }
 
-/** The rows at a file's beginning, if they can be read here: JSON lines alone. */
+/** The rows at a file's beginning, if they can be read here: JSON lines and CSV. */
 async function peek(file: File): Promise<Record<string, unknown>[]> {
+  const text = await file.slice(0, PEEK).text();
+  if (/\.(csv|tsv)$/i.test(file.name)) return csvRows(text, file.size <= PEEK);
   if (!/\.(jsonl|ndjson|json)$/i.test(file.name)) return [];
-  const lines = (await file.slice(0, PEEK).text()).split("\n").slice(0, 4);
+  const lines = text.split("\n").slice(0, 4);
   try {
     const rows = lines.filter((line) => line.trim()).slice(0, 3).map((line) => JSON.parse(line) as unknown);
     return rows.every((row) => row && typeof row === "object" && !Array.isArray(row)) ? (rows as Record<string, unknown>[]) : [];
   } catch {
     return []; // the gateway names the line that cannot be read
   }
+}
+
+/** The first rows of CSV with a header. A row that is cut off counts if the text is whole. */
+function csvRows(text: string, isWhole: boolean): Record<string, unknown>[] {
+  const heading = text.slice(0, text.indexOf("\n") + 1 || text.length);
+  const count = (character: string) => heading.split(character).length;
+  const separator = [",", ";", "\t", "|"].reduce((best, each) => (count(each) > count(best) ? each : best));
+  const records: string[][] = [];
+  let [record, cell, isQuoted] = [[] as string[], "", false];
+  const end = () => {
+    if (record.length || cell) records.push([...record, cell]);
+    [record, cell] = [[], ""];
+  };
+  for (let i = text.charCodeAt(0) === 0xfeff ? 1 : 0; i < text.length && records.length < 4; i++) {
+    const character = text[i]!;
+    if (isQuoted) {
+      if (character !== '"') cell += character;
+      else if (text[i + 1] === '"') cell += text[++i];
+      else isQuoted = false;
+    } else if (character === '"') isQuoted = true;
+    else if (character === separator) [record, cell] = [[...record, cell], ""];
+    else if (character === "\n") end();
+    else if (character !== "\r") cell += character;
+  }
+  if (isWhole && records.length < 4) end();
+  const [header = [], ...rows] = records;
+  return rows.map((cells) => Object.fromEntries(header.map((name, i) => [name, cells[i] ?? ""])));
 }
 
 function Upload({ done }: { done: () => void }) {
@@ -202,13 +232,18 @@ function One({ name }: { name: string }) {
         <li><a class="chip" href={`/?dataset=${encodeURIComponent(record.name)}`}>its runs</a></li>
       </ul>
       <Problem error={error} />
-      <div class="toolbar">
-        <button disabled={row === 0} onClick={() => ask({ row: String(Math.max(0, row - ROWS)) === "0" ? null : String(row - ROWS) })}>Before</button>
-        <span class="n">rows {row} to {last - 1} of {number(shown.total, 0)}</span>
-        <button disabled={last >= shown.total} onClick={() => ask({ row: String(last) })}>Next</button>
-        <label class="choice"><span class="quiet">Row</span><input type="number" min={0} max={shown.total - 1} value={row} onChange={(event) => ask({ row: event.currentTarget.value || null })} /></label>
+      <div class="columns">
+        <div>
+          <div class="toolbar">
+            <button disabled={row === 0} onClick={() => ask({ row: String(Math.max(0, row - ROWS)) === "0" ? null : String(row - ROWS) })}>Before</button>
+            <span class="n">rows {row} to {last - 1} of {number(shown.total, 0)}</span>
+            <button disabled={last >= shown.total} onClick={() => ask({ row: String(last) })}>Next</button>
+            <label class="choice"><span class="quiet">Row</span><input type="number" min={0} max={shown.total - 1} value={row} onChange={(event) => ask({ row: event.currentTarget.value || null })} /></label>
+          </div>
+          <ol class="answers">{shown.rows.map((each) => <Shown key={each.index} row={each} />)}</ol>
+        </div>
+        <Findings dataset={record.name} />
       </div>
-      <ol class="answers">{shown.rows.map((each) => <Shown key={each.index} row={each} />)}</ol>
     </main>
   );
 }
