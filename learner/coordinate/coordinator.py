@@ -29,7 +29,7 @@ from learner.state import TrainingState
 from learner.store.commands import Command
 from services.contracts.config import RLConfig
 from services.contracts.run_edits import EditedKey, value_for
-from services.contracts.why import ALL_ZERO
+from services.contracts.why import all_zero
 from services.runtime.logs import get_logger
 
 log = get_logger(__name__)
@@ -172,7 +172,7 @@ class Coordinator(FirstRank):
         self._say_sharing(metrics.get("train/shared_tokens", 0.0))
         if row.get("reward/all_zero") and not self._all_zero:
             # A batch of zeros teaches nothing, and a broken verifier looks the same.
-            self._store.warn(f"every reward of step {step} {ALL_ZERO}")
+            self._store.warn(all_zero(row))
         self._all_zero = bool(row.get("reward/all_zero"))
         self._say_mismatch(step, row)
         self._evaluations.after_step(self._state.progress)

@@ -1,20 +1,17 @@
 """Why a run is slow or stuck: the answer of `GET /v1/runs/{id}/why` and `headrace why`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
 from services.contracts.events import Event
 from services.contracts.records import SILENT, RunRecord, RunState, WorkerRecord
 
-ALL_ZERO = (
-    "is 0: check the verifier and its reference answers, or start from a model that solves some "
-    "prompts"
-)
-"""The warning about batches without any reward, and the sentence of `why` while they last."""
+CUT = 0.5
+"""From this share on, truncation explains rewards of 0."""
 
 Cause = Literal[
     "none",
@@ -33,6 +30,22 @@ Cause = Literal[
     "evaluation",
 ]
 Place = Literal["returned", "generating", "scoring", "waiting", "planned", "trained"]
+
+
+def all_zero(row: Mapping[str, Any]) -> str:
+    """Say that every reward of a step is 0, and what to look at, from its row of metrics: the
+    warning when such steps begin, and the sentence of `why` while they last."""
+    begin, cut = f"every reward of step {row.get('step', '?')} is 0", row.get("response/truncated")
+    if cut is not None and cut >= CUT:
+        which = "all its answers" if cut == 1 else f"{cut:.0%} of its answers"
+        return (
+            f"{begin}: {which} were cut off before they ended; raise sampling.max_tokens, or see "
+            "with `headrace samples` why they do not end"
+        )
+    return (
+        f"{begin}: check the verifier and its reference answers, or start from a model that solves "
+        "some prompts"
+    )
 
 
 class OldestTask(BaseModel):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from services.contracts.config_keys import agents_lease
 from services.contracts.events import Event
 from services.contracts.records import RunState
-from services.contracts.why import ALL_ZERO, Remark, Situation, Why
+from services.contracts.why import Remark, Situation, Why, all_zero
 from services.contracts.wording import on_request
 from services.diagnosis.groups import missing_groups, traffic_words
 from services.diagnosis.phase import pool_starts
@@ -198,7 +198,7 @@ def _evaluating(now: Situation, all_done: bool) -> Verdict:
 def _remarks(now: Situation) -> Iterator[Remark]:
     step, lasting = now.last("step"), ""
     if step is not None and step.data.get("reward/all_zero"):
-        lasting = text = f"every reward of step {step.data.get('step', '?')} {ALL_ZERO}"
+        lasting = text = all_zero(step.data)
         yield Remark(seconds_ago=round(now.age(step) or 0.0, 1), source="run", text=text)
     for event in now.events:
         text = str(event.data.get("message") or "") if event.kind == "warning" else ""

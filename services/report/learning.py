@@ -2,10 +2,8 @@
 
 from statistics import fmean
 
+from services.contracts.why import CUT
 from services.report.facts import Facts, Row
-
-CUT = 0.5
-"""From this share on, truncation explains equal rewards."""
 
 
 def nothing_learned(facts: Facts) -> list[str]:

@@ -13,6 +13,7 @@ from services.cli.models.checkpoints import checkpoint_of, run_with_step
 from services.cli.models.learner_tools import run_tool
 from services.cli.options import AsJson, Data, GatewayURL, connect, run_and_step
 from services.cli.output import FINAL, INTERRUPTED, CliError, err, escape, print_json
+from services.cli.runs.chains import run_of
 from services.contracts.weights import ADAPTER_CONFIG
 
 if TYPE_CHECKING:
@@ -80,17 +81,17 @@ def chat(
 
 
 def _record(api: "Gateway", reference: str) -> dict[str, Any]:
-    """Return the record of a run. Without a gateway, say what works without it."""
+    """Return the record of a run, or of a chain's present run. Without a gateway, say what works
+    without it."""
     from services.cli.client import Away
 
     try:
-        record: dict[str, Any] = api.get(f"/v1/runs/{reference}")
+        return run_of(api, reference)
     except Away as error:
         raise Away(
             f"{error.message}. A model's folder needs no gateway: name a checkpoint, which is in "
             "runs/ID/checkpoints of the data folder"
         ) from None
-    return record
 
 
 def _ask_policy(

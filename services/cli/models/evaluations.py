@@ -9,6 +9,7 @@ from rich.text import Text
 
 from services.cli.options import AsJson, GatewayURL, Run, connect
 from services.cli.output import CliError, out, print_below, print_json, table
+from services.cli.runs.chains import run_of
 from services.cli.runs.samples import number, show_reasons
 from services.contracts.pass_at import in_short
 from services.contracts.wording import counted
@@ -49,11 +50,14 @@ def evaluations(
 ) -> None:
     """List the evaluations of RUN, or show the answers of one.
 
+    For a chain, those of the present run.
+
     Example:
     headrace evaluations RUN
     headrace evaluations RUN test --verdict wrong
     """
     api = connect(gateway)
+    run = run_of(api, run)["id"]
     listed = list(api.pages(f"/v1/runs/{run}/evaluations", "evaluations"))
     if evaluation is None:
         if as_json:

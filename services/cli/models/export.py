@@ -12,6 +12,7 @@ from services.cli.models.checkpoints import checkpoint_of, run_with_step
 from services.cli.models.learner_tools import run_tool
 from services.cli.options import AsJson, Data, GatewayURL, connect, run_and_step
 from services.cli.output import CliError, err, escape, out, print_json
+from services.cli.runs.chains import run_of
 from services.contracts.weights import ADAPTER_CONFIG
 
 OURS = ("training", "manifest.json")
@@ -59,7 +60,7 @@ def export(
     """
     api = connect(gateway, data)
     reference, step = run_and_step(run)
-    record = run_with_step(api, api.get(f"/v1/runs/{reference}"), step)
+    record = run_with_step(api, run_of(api, reference), step)
     checkpoint = checkpoint_of(record, data, step)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CliError(f"{folder} is there already and not an empty folder: name another one")

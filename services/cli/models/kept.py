@@ -7,6 +7,7 @@ import typer
 
 from services.cli.options import AsJson, GatewayURL, Run, connect
 from services.cli.output import CliError, ago, out, print_json, size, table
+from services.cli.runs.chains import run_of
 
 Step = int | None
 
@@ -32,7 +33,8 @@ def checkpoints(
     """
     if sum(step is not None for step in (pin, unpin, download)) > 1:
         raise CliError("name one of --pin, --unpin and --download at a time")
-    api, path = connect(gateway), f"/v1/runs/{run}/checkpoints"
+    api = connect(gateway)
+    path = f"/v1/runs/{run_of(api, run)['id']}/checkpoints"
     if download is not None:
         target = to or Path(f"{run}-step-{download}.tar")
         written = api.download(f"{path}/{download}/download", target)

@@ -77,6 +77,16 @@ def present_run(chain: dict[str, Any]) -> str:
     raise CliError(f"chain {chain['name']} ({chain['id']}) has no run yet: {chain['reason']}")
 
 
+def run_of(api: "Gateway", reference: str) -> dict[str, Any]:
+    """Return the record of the run that `reference` names. For a chain it is the present or last
+    run."""
+    named = find(api, reference)
+    if named.kind == "run":
+        return named.record
+    record: dict[str, Any] = api.get(f"/v1/runs/{present_run(named.record)}")
+    return record
+
+
 def last_runs(chain: dict[str, Any]) -> list[tuple[str, str]]:
     """Return (step, run id) for each step of a chain that has a run, in the order of the steps. A
     step that was continued has several runs: its last run counts."""

@@ -7,6 +7,7 @@ import typer
 
 from services.cli.options import AsJson, GatewayURL, Run, connect
 from services.cli.output import CliError, escape, print_json, table
+from services.cli.runs.chains import run_of
 from services.contracts.metric_rows import by_set, place_of
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def metrics(
     headrace metrics my-run 'evaluation/*/accuracy'
     """
     api = connect(gateway)
+    run = run_of(api, run)["id"]
     answer = api.get(f"/v1/runs/{run}/series/names")
     known = answer["names"]
     if not names:

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from services.cli.options import AsJson, GatewayURL, Run, connect
 from services.cli.output import CliError, err, escape, out, print_below, print_json, table
-from services.cli.runs.chains import find, present_run
+from services.cli.runs.chains import run_of
 from services.cli.runs.samples import number, origin, show_reasons
 from services.contracts.wording import counted
 from services.runtime.terminal import one_line
@@ -57,9 +57,8 @@ def rollouts(
     headrace rollouts RUN --group 371 --tokens
     """
     api = connect(gateway)
-    named = find(api, run)
-    id = present_run(named.record) if named.kind == "chain" else named.record["id"]
-    path = f"/v1/runs/{id}/rollouts"
+    record = run_of(api, run)
+    path = f"/v1/runs/{record['id']}/rollouts"
     if save is not None:
         _save(api, path, step, save)
         return
@@ -86,7 +85,7 @@ def rollouts(
     elif as_json:
         print_json(answers)
     else:
-        _table(answers, named.record)
+        _table(answers, record)
 
 
 def _listed(

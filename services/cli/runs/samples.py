@@ -7,7 +7,7 @@ from rich.text import Text
 
 from services.cli.options import AsJson, GatewayURL, Run, connect
 from services.cli.output import escape, out, print_below, print_json
-from services.cli.runs.chains import find, present_run
+from services.cli.runs.chains import run_of
 from services.contracts.wording import counted
 from services.runtime.terminal import one_line
 
@@ -29,10 +29,7 @@ def samples(
     headrace samples RUN --step 10 --limit 5
     """
     api = connect(gateway)
-    named = find(api, run)
-    record = named.record
-    if named.kind == "chain":
-        record = api.get(f"/v1/runs/{present_run(record)}")
+    record = run_of(api, run)
     answers = api.get(f"/v1/runs/{record['id']}/samples", step=step, limit=limit)
     if as_json:
         print_json(answers)

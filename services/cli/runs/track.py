@@ -14,6 +14,7 @@ import typer
 
 from services.cli.options import AsJson, GatewayURL, Run, connect
 from services.cli.output import INTERRUPTED, CliError, err, escape, out, print_json
+from services.cli.runs.chains import run_of
 from services.contracts.wording import counted
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ def track(
     if tensorboard is None and not options:
         raise CliError("say where to: --tensorboard FOLDER, --wandb PROJECT, or another tracker")
     api = connect(gateway)
-    record = api.get(f"/v1/runs/{run}")
+    record = run_of(api, run)
+    run = record["id"]
     trackers: dict[str, Tracker] = {}
     state = ""
     try:

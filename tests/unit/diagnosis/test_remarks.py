@@ -49,17 +49,21 @@ def test_remarks_leave_out_the_errors_of_workers_of_another_run() -> None:
 
 
 def test_a_batch_without_any_reward_is_remarked_on_as_long_as_it_lasts() -> None:
-    """The alarm is an event of an earlier step, which may be long ago."""
+    """The alarm is an event of an earlier step, which may be long ago. It blames the verifier only
+    if the answers were whole."""
 
-    def remarks(all_zero: float) -> list[str]:
+    def remarks(all_zero: float, truncated: float = 0.25) -> list[str]:
         events = [
             step(4, **{"step": 6, "reward/all_zero": 1.0}),
-            step(2, **{"reward/all_zero": all_zero}),
+            step(2, **{"reward/all_zero": all_zero, "response/truncated": truncated}),
         ]
         return [remark.text for remark in diagnose(Situation(NOW, run(), events=events)).remarks]
 
     (text,) = remarks(1.0)
     assert text.startswith("every reward of step 7 is 0: check the verifier")
+    for truncated, which in ((1.0, "all its answers"), (0.75, "75% of its answers")):
+        (text,) = remarks(1.0, truncated)
+        assert text.startswith(f"every reward of step 7 is 0: {which} were cut off before they end")
     assert remarks(0.0) == []
 
 
