@@ -129,8 +129,9 @@ class Previews:
 
     async def _rendered(self, asked: PreviewJob) -> Rendering:
         job = asked.model_dump_json()
-        sections = {"type", "model", "data", "objective"}
-        read = [asked.config.get(key) for key in sorted(sections)]
+        # Rows read the same in each folder with the same files.
+        model = {**asked.config["model"], "path": ""}
+        read = [asked.config["type"], model, asked.config["data"], asked.config.get("objective")]
         files = await anyio.to_thread.run_sync(_contents, Path(asked.folder))
         state = [read, files, asked.model_dump(exclude={"config", "folder"})]
         key = xxhash.xxh3_128_hexdigest(json.dumps(state).encode())
@@ -145,7 +146,8 @@ class Previews:
             rendering = self._kept.get(key) or await _child(job)
         finally:
             self._turn.release()
-        if NOT_RENDERED not in (rendering.note or ""):
+        # A failure may be over soon, and a message may name the folder.
+        if not any(text in (rendering.note or "") for text in (NOT_RENDERED, asked.folder)):
             self._kept[key] = rendering
         while len(self._kept) > KEPT:
             self._kept.popitem(last=False)

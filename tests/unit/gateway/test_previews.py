@@ -1,6 +1,7 @@
 """Rows as a submission shows them, rendered by a real child process."""
 
 import asyncio
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,10 @@ async def test_a_child_process_renders_a_row_once(
 
     monkeypatch.setattr(previews, "_child", never)
     assert await shows.of(config(), record, model, Shown([0, 1]), counts) == found
+    # Another folder with the same files needs no other process.
+    copied, renamed = tmp_path / "copied", config(model={"path": "copied"})
+    shutil.copytree(model, copied)
+    assert await shows.of(renamed, record, copied, Shown([0, 1]), counts) == found
 
 
 async def test_the_child_process_gets_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
