@@ -828,6 +828,89 @@ class Gate(Model):
     """Its verifier's reward, before clip and weight, must be at least this."""
 
 
+class GraderErrors(Model):
+    """What kept a grader from a score."""
+
+    formula_parse_error: bool
+    """`calculate_output` has no value."""
+    sample_parse_error: bool
+    """The answer is not JSON, or lacks a field that a template names."""
+    truncated_observation_error: bool
+    """Never."""
+    unresponsive_reward_error: bool
+    """Not graded in time."""
+    invalid_variable_error: bool
+    """`item` lacks a field of a template."""
+    other_error: bool
+    """Anything else."""
+    python_grader_server_error: bool
+    """The program hit a limit."""
+    python_grader_server_error_type: str | None
+    """The limit."""
+    python_grader_runtime_error: bool
+    """`grade` failed."""
+    python_grader_runtime_error_details: str | None
+    """How."""
+    model_grader_server_error: bool
+    """The model's endpoint failed."""
+    model_grader_refusal_error: bool
+    """The model refused."""
+    model_grader_parse_error: bool
+    """The model's reply has no score."""
+    model_grader_server_error_details: str | None
+    """How it failed."""
+
+
+class GraderMetadata(Model):
+    """How a grader was run."""
+
+    name: str
+    """The grader's name."""
+    type: str
+    """The grader's type."""
+    errors: GraderErrors
+    """What kept it from a score."""
+    execution_time: float
+    """Seconds."""
+    scores: dict[str, Any]
+    """Scores by grader."""
+    token_usage: int | None
+    """Tokens of the models that were asked."""
+    sampled_model_name: str | None
+    """The model that was asked, if it is one."""
+
+
+class GraderRunAnswer(Model):
+    """The outcome of a grader."""
+
+    reward: float
+    """The score; 0 with an error."""
+    metadata: GraderMetadata
+    """How it was run."""
+    sub_rewards: dict[str, Any]
+    """Scores of the graders of a `multi`."""
+    model_grader_token_usage_per_model: dict[str, Any]
+    """Tokens by model."""
+
+
+class GraderToRun(Model):
+    """A grader object, and an answer to grade."""
+
+    grader: Any = None
+    """The grader object."""
+    model_sample: Any = None
+    """The answer: `sample.output_text`."""
+    item: Any = None
+    """The fields of `item`."""
+
+
+class GraderToValidate(Model):
+    """A grader object."""
+
+    grader: Any = None
+    """The grader object."""
+
+
 class Health(Model):
     """The process answers."""
 
@@ -2531,6 +2614,13 @@ class Uploaded(Model):
     """Guesses about how the files were read."""
     warnings: list[str]
     """Probable mistakes, each with a count."""
+
+
+class ValidatedGrader(Model):
+    """A grader that can be used."""
+
+    grader: dict[str, Any]
+    """The grader object, as it was sent."""
 
 
 class VerifierInfo(Model):

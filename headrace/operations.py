@@ -26,6 +26,9 @@ from headrace.models import (
     EvaluationRecord,
     EvaluationSubmission,
     Fork,
+    GraderRunAnswer,
+    GraderToRun,
+    GraderToValidate,
     Health,
     JsonSchema,
     KeyList,
@@ -73,6 +76,7 @@ from headrace.models import (
     Upload,
     Uploaded,
     UploadRequest,
+    ValidatedGrader,
     VerifierPage,
     Why,
     WorkerList,
@@ -434,6 +438,20 @@ def logs_list(
             "cursor": cursor,
         },
     )
+
+
+def graders_validate(*, body: GraderToValidate | dict[str, Any]) -> Request[ValidatedGrader]:
+    """Validate a grader. Check a grader object: its fields, templates, formula and Python program, and whether its
+    models are there. Nothing is graded."""
+    return Request(
+        "POST", "/openai/v1/fine_tuning/alpha/graders/validate", ValidatedGrader, body=body
+    )
+
+
+def graders_run(*, body: GraderToRun | dict[str, Any]) -> Request[GraderRunAnswer]:
+    """Run a grader. Grade one answer. An error of the grader has the reward 0 and a flag in `metadata.errors`; in
+    a run such an answer has no reward."""
+    return Request("POST", "/openai/v1/fine_tuning/alpha/graders/run", GraderRunAnswer, body=body)
 
 
 def health_get() -> Request[Health]:

@@ -22,6 +22,7 @@ import uvloop
 
 from reward.app import create_app
 from reward.errors import brief
+from reward.grading import scorer_in
 from reward.metrics import Metrics
 from reward.models.process import ModelLoadError, ModelProcess
 from reward.recent_logs import RecentLogs
@@ -32,6 +33,7 @@ from reward.settings import RewardSettings
 from reward.teachers import Teachers
 from reward.uploads import Uploads
 from reward.verifiers.base import RemoteVerifier, Verifier
+from reward.verifiers.graders.grader_verifier import GraderVerifier
 from reward.verifiers.programs.sandboxed import SandboxedCodeVerifier
 from reward.verifiers.registry import Registry, build_registry
 from reward.verifiers.remote.http_verifier import HttpVerifier
@@ -141,6 +143,9 @@ async def _serve(
         ),
         metrics=metrics,
     )
+    grader = registry[GraderVerifier.name]
+    assert isinstance(grader, GraderVerifier)
+    grader.connect(scorer_in(pool), registry[SandboxedCodeVerifier.name])
     calls = Calls(
         [verifier for verifier in registry.values() if isinstance(verifier, RemoteVerifier)],
         at_once=settings.remote_at_once,
@@ -177,9 +182,9 @@ async def _serve(
             await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if stopping.done():
             await _drain(service, settings)
-            # Answer the requests that still wait before the server ends.
-            await pool.close()
+            # Answer the requests that still wait before the server ends. Graders wait for the pool.
             await calls.close()
+            await pool.close()
             await teachers.close()
     except (PoolStartError, ModelLoadError) as error:
         log.error("reward service cannot start", problem=str(error))
@@ -189,8 +194,8 @@ async def _serve(
         starting.cancel()
         server.should_exit = True
         await serving
-        await pool.close()
         await calls.close()
+        await pool.close()
         await teachers.close()
     asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -230,6 +235,7 @@ def _remote(settings: RewardSettings) -> list[RemoteVerifier[Any]]:
     return [
         *sandboxed,
         JudgeVerifier(settings.judge_endpoints),
+        GraderVerifier(settings.judge_endpoints, settings.embedding_endpoint),
         ModelVerifier(models),
         *(
             HttpVerifier(endpoint, settings.remote_batch)

@@ -15,12 +15,14 @@ from fastapi.responses import JSONResponse
 from fastapi_offline import FastAPIOffline
 from pydantic import BaseModel, Field
 
+from reward.grading import run_grader
 from reward.programs import work_of
 from reward.recent_logs import RecentLogs
 from reward.scoring import Service, scored, taught, teacher_problem, verdicts_of
 from reward.uploads import Uploads, reload
 from reward.validation import checked_uses
 from reward.verifiers.registry import Registry
+from services.contracts.graders import GraderRun, GraderRunRequest
 from services.contracts.logs import RecentLines
 from services.contracts.programs import PythonOutput, PythonRequest
 from services.contracts.scores import (
@@ -289,6 +291,19 @@ def _add_routes(app: FastAPI, service: Service, uploads: Uploads | None) -> None
             # The program may have caused this: a client that retries for ever would never end.
             raise Problem(422, verdicts[0].detail)
         return PythonOutput(output=verdicts[0].detail)
+
+    @app.post(
+        "/v1/graders/run",
+        summary="Run a grader",
+        response_model=GraderRun,
+        responses=responses(_UNFIT | _BUSY),
+    )
+    async def grade(request: GraderRunRequest, client: HTTPRequest) -> Any:
+        """Grade one answer with a grader object of OpenAI's API, and return the scores of its parts
+        and its errors. `POST /v1/score` with the verifier `grader` gives the verdict alone."""
+        with service.serving():
+            outcome = await while_connected(client, run_grader(service, request))
+        return Response(status_code=CLIENT_GONE) if outcome is None else outcome
 
     @app.get("/healthz", summary="Alive", response_model_exclude_defaults=True)
     async def healthz() -> ServiceHealth:

@@ -72,8 +72,13 @@ class RewardSettings(Settings):
     )
     judges: list[str] = Field(
         default_factory=list,
-        description="Language models that `judge` may ask, each as NAME=URL of an "
+        description="Language models that `judge` and `grader` may ask, each as NAME=URL of an "
         "OpenAI-compatible API (http://host:8000/v1).",
+    )
+    embeddings: str | None = Field(
+        None,
+        description="The embedding model for the metric `cosine` of `grader`, as NAME=URL of an "
+        "OpenAI-compatible API, which is asked for the model NAME.",
     )
     reward_models: list[str] = Field(
         default_factory=list,
@@ -168,11 +173,24 @@ class RewardSettings(Settings):
                 raise ValueError(f"{name!r} needs a URL (http:// or https://)")
         return values
 
+    @field_validator("embeddings")
+    @classmethod
+    def _is_named(cls, value: str | None) -> str | None:
+        if value is not None and not is_url(named(value)[1]):
+            raise ValueError(f"{value!r} needs a URL (http:// or https://)")
+        return value
+
     @model_validator(mode="after")
     def _keys_are_used(self) -> "RewardSettings":
         names = {
             value.partition("=")[0]
-            for value in (*self.verifiers, *self.judges, *self.reward_models, *self.teachers)
+            for value in (
+                *self.verifiers,
+                *self.judges,
+                *self.reward_models,
+                *self.teachers,
+                self.embeddings or "",
+            )
         }
         for name in self.endpoint_keys:
             if name not in names:
@@ -206,6 +224,11 @@ class RewardSettings(Settings):
     def judge_endpoints(self) -> dict[str, Endpoint]:
         """Return `judges` by name."""
         return {name: self._endpoint(name, url) for name, url in map(named, self.judges)}
+
+    @property
+    def embedding_endpoint(self) -> Endpoint | None:
+        """Return the endpoint of `embeddings`."""
+        return None if self.embeddings is None else self._endpoint(*named(self.embeddings))
 
     @property
     def teacher_endpoints(self) -> dict[str, Endpoint]:

@@ -227,7 +227,7 @@ def param_problems(verifier: AnyVerifier, error: ValidationError) -> list[tuple[
     problems = []
     for detail in error.errors(include_url=False)[:MAX_PROBLEMS]:
         name = ".".join(str(part) for part in detail["loc"])[:100]
-        if detail["type"] == "extra_forbidden":
+        if detail["type"] == "extra_forbidden" and len(detail["loc"]) == 1:
             there = did_you_mean(name, known) or f"; there is {', '.join(known)}"
             problems.append((name, f"verifier {verifier.name!r} has no such parameter{there}"))
         else:

@@ -27,6 +27,7 @@ import msgspec
 from reward.errors import brief
 from reward.sandbox.sandbox_host import SandboxOptions
 from reward.verifiers.base import Verifier
+from reward.verifiers.graders.worker_verifier import WorkerGrader
 from reward.verifiers.registry import build_registry
 from reward.workers.protocol import (
     MAX_CONTROL,
@@ -54,6 +55,7 @@ def main() -> int:
     sandbox = SandboxOptions(*json.loads(sys.argv[3]))
     everything = build_registry(sys.argv[4:], sandbox=sandbox).items()
     registry = {name: verifier for name, verifier in everything if isinstance(verifier, Verifier)}
+    registry[WorkerGrader.name] = WorkerGrader(sandbox)
     failed = {}
     for name, verifier in registry.items():
         try:

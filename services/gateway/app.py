@@ -72,7 +72,8 @@ Every error is an [RFC 9457](https://www.rfc-editor.org/rfc/rfc9457) problem doc
 (`application/problem+json`): `detail` says what is wrong and the way out, `problems` lists each
 thing where several are. A query parameter that a route does not have is refused with 422, and so
 are several values for a parameter that takes one. Errors of `/v1/chat/completions`,
-`/v1/completions`, `/v1/models` and below `/v1/sessions/` have the format of OpenAI's API instead.
+`/v1/completions`, `/v1/models` and below `/v1/sessions/` and `/openai/v1/` have the format of
+OpenAI's API instead.
 """
 
 TAGS = [
@@ -89,6 +90,10 @@ TAGS = [
         "name": "policy",
         "description": "OpenAI's API for the policies that runs train. Its errors have OpenAI's "
         "format.",
+    },
+    {
+        "name": "fine-tuning",
+        "description": "OpenAI's fine-tuning API. Its errors have OpenAI's format.",
     },
     {"name": "verifiers", "description": "What scores answers; admins may add their own."},
     {"name": "workers", "description": "Who generates."},

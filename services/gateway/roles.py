@@ -6,8 +6,10 @@ from services.contracts.records import Role
 ORDER: tuple[Role, ...] = ("read", "submit", "admin")
 """Each role may do what the roles before it may."""
 SAFE = ("GET", "HEAD", "OPTIONS")
-READING = ("/v1/preview", "/v1/login")
-"""Paths whose POST changes nothing: a preview, and the link that logs in with the same key."""
+GRADERS = "/openai/v1/fine_tuning/alpha/graders"
+READING = ("/v1/preview", "/v1/login", f"{GRADERS}/run", f"{GRADERS}/validate")
+"""Paths whose POST changes nothing: a preview, the link that logs in with the same key, and graders
+that are tried."""
 MANAGING = ("/v1/keys",)
 CODE = "/v1/verifiers"
 """Files there run as code. An answer is scored with `read`."""

@@ -19,7 +19,7 @@ from services.gateway.settings import GatewaySettings
 PROBLEM = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}}
 
 
-IN_OPENAIS_FORMAT = ("/v1/sessions/", "/v1/chat/", "/v1/completions", "/v1/models")
+IN_OPENAIS_FORMAT = ("/v1/sessions/", "/v1/chat/", "/v1/completions", "/v1/models", "/openai/")
 OPENAI = {"application/json": {"schema": {"$ref": "#/components/schemas/OpenAIErrorDocument"}}}
 
 

@@ -13,11 +13,14 @@ from typer.main import get_command
 from deploy.guide_tables import with_tables
 from recipes import find_recipe, list_recipes, merged
 from reward.verifiers.base import Item
+from reward.verifiers.graders.shapes import GraderParams
+from reward.verifiers.graders.worker_verifier import verdict_of
 from reward.verifiers.plain_function import FunctionVerifier
 from reward.verifiers.registry import parse_params
 from services.cli.main import root
 from services.contracts.config import RLConfig, SFTConfig, parse_config
 from services.contracts.config.parsing.type_tags import key_paths
+from tests.unit.reward.graders import graded
 from tests.unit.reward.scoring import VERIFIERS, score
 from tests.unit.test_docs import DOCUMENTS, METRIC, ROOT, documented
 
@@ -127,7 +130,11 @@ def test_the_scores_of_the_cookbook_are_those_of_the_verifiers() -> None:
         given = dict(zip(options[::2], options[1::2], strict=True))
         params = yaml.safe_load(given["--set"].replace("=", ": ", 1)) if "--set" in given else {}
         answer = given.get("--answer")
-        if verifier in VERIFIERS:
+        if verifier == "grader":
+            outcome = graded(params["grader"], Item(verifier, "", completion, answer, params))
+            parsed = GraderParams.model_validate(params)
+            verdict = verdict_of(parsed.grader, outcome, parsed.on_timeout)
+        elif verifier in VERIFIERS:
             verdict = score(verifier, completion, yaml.safe_load(answer or "null"), **params)
         else:
             item = Item("short", "", completion, None, params)

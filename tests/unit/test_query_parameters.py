@@ -120,4 +120,6 @@ async def test_every_route_refuses_an_unknown_query_parameter(app: Callable[[], 
             for method in route.methods:
                 refused = await answer(made, method, f"{route.path}?unheard_of=1")
                 assert "unheard_of" in refused.text or method == "HEAD", route.path
-                assert refused.status_code == 422, route.path
+                # OpenAI's fine-tuning API refuses all requests with 400.
+                status = 400 if route.path.startswith("/openai/") else 422
+                assert refused.status_code == status, route.path

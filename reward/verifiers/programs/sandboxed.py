@@ -79,6 +79,10 @@ class SandboxedCodeVerifier(RemoteVerifier[CodeParams]):
     async def close(self) -> None:
         await self._http.aclose()
 
+    async def ask(self, path: str, body: dict[str, Any]) -> Any:
+        """Return the other service's answer to a POST. Raises EndpointError."""
+        return await self._endpoint.ask(self._http, path, body, ATTEMPTS)
+
     def deadline(self, params: CodeParams) -> float | None:
         """Implements `RemoteVerifier.deadline`. It returns None: the sandbox has deadlines of its
         own."""
@@ -95,7 +99,7 @@ class SandboxedCodeVerifier(RemoteVerifier[CodeParams]):
     async def output(self, item: Item, params: CodeParams) -> str:
         """Implements `RemoteVerifier.output`. Raises EndpointError."""
         body = {"code": item.completion, "seconds": params.timeout}
-        reply: Any = await self._endpoint.ask(self._http, "/v1/python", body, ATTEMPTS)
+        reply = await self.ask("/v1/python", body)
         return PythonOutput.model_validate(reply).output
 
     async def score(self, item: Item, params: CodeParams) -> Verdict:
@@ -111,7 +115,7 @@ class SandboxedCodeVerifier(RemoteVerifier[CodeParams]):
             "columns": item.columns,
             "params": params.model_dump(),
         }
-        reply: Any = await self._endpoint.ask(self._http, "/v1/score", {"items": [entry]}, ATTEMPTS)
+        reply = await self.ask("/v1/score", {"items": [entry]})
         (result,) = ScoreResponse.model_validate(reply).results
         parts = [(part.end, part.score) for part in result.parts]
         return Verdict(result.status, result.reward, result.detail, result.components, parts)

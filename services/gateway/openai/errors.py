@@ -1,5 +1,5 @@
-"""Errors of sessions and of the policy's endpoint, in the format of OpenAI's API. Its clients show
-the message."""
+"""Errors in the format of OpenAI's API: of sessions, of the policy's endpoint, and of the
+fine-tuning API. Its clients show the message."""
 
 import json
 from http import HTTPStatus
@@ -17,6 +17,8 @@ BELOW = "/v1/sessions/"
 """Paths of sessions."""
 POLICY = ("/v1/chat/", "/v1/completions", "/v1/models", "/v1/responses")
 """Paths of the policy as an endpoint."""
+FINE_TUNING = "/openai/v1/"
+"""Paths of the fine-tuning API."""
 MAX_MESSAGE = 2000
 ENDED = {
     "full": "this session has all of its rollout.episode.max_turns turns, or as many bytes of "
@@ -117,7 +119,7 @@ def over(reason: str) -> SessionProblem:
 
 
 class OpenAIErrors:
-    """ASGI middleware for the paths of sessions and of the policy. It puts errors of other parts
+    """ASGI middleware for the paths of OpenAI's API. It puts errors of other parts
     (limits of bodies, keys, Redis) into OpenAI's format."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -125,7 +127,7 @@ class OpenAIErrors:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["type"] != "http" or not scope["path"].startswith((BELOW, *POLICY)):
+        if scope["type"] != "http" or not scope["path"].startswith((BELOW, FINE_TUNING, *POLICY)):
             await self.app(scope, receive, send)
             return
         problem: list[Message] = []
@@ -141,15 +143,21 @@ class OpenAIErrors:
                 return
             problem.append(message)
             if not message.get("more_body", False):
-                await _translated(problem)(scope, receive, send)
+                await _translated(problem, scope["path"])(scope, receive, send)
 
         await self.app(scope, receive, send_in_format)
 
 
-def _translated(messages: list[Message]) -> Response:
+def _translated(messages: list[Message], path: str) -> Response:
     start, *parts = messages
     document = json.loads(b"".join(part.get("body", b"") for part in parts))
-    response = SessionProblem(start["status"], document["detail"]).response("")
+    status, code = start["status"], None
+    if path.startswith(FINE_TUNING):
+        # OpenAI's API refuses a request with 400, whatever is wrong with it.
+        if status == HTTPStatus.UNPROCESSABLE_ENTITY:
+            status = HTTPStatus.BAD_REQUEST
+        code = "invalid_api_key" if status == HTTPStatus.UNAUTHORIZED else None
+    response = SessionProblem(status, document["detail"], code=code).response("")
     for name, value in Headers(raw=start["headers"]).items():
         if name not in ("content-type", "content-length"):
             response.headers[name] = value

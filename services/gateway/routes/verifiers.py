@@ -1,13 +1,11 @@
 """`/v1/verifiers`: the verifiers of the reward service, and those that admins add."""
 
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import quote
 
-import httpx
 from fastapi import APIRouter, Path
 from pydantic import Field
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from services.contracts.scores import ScoreItem, ScoreRequest, ScoreResponse
 from services.contracts.verifiers import (
@@ -20,18 +18,14 @@ from services.contracts.verifiers import (
 )
 from services.gateway.dependencies import Dependencies, Deps, find_dataset
 from services.gateway.paging import Cursor, Limit, Next, page_of
+from services.gateway.reward_service import AWAY, SCORE_SECONDS, ask
 from services.http import Problem, responses
-from services.runtime.api_key import authorization, key_for_rewards
 
 router = APIRouter(prefix="/v1/verifiers", tags=["verifiers"])
 
 LIST_SECONDS = 10.0
-SCORE_SECONDS = 90.0
 TRIAL_SECONDS = 90.0
 """For the reward service to try a file, which it gives up after a minute."""
-RELOAD_SECONDS = 6.0
-"""How long a reward service that refuses connections is asked again: it may be reloading."""
-AWAY = "The reward service is away, or starts again"
 
 Reference = Annotated[
     str, Path(description="A verifier's name; NAME@VERSION: a version that was added.")
@@ -51,7 +45,7 @@ class VerifierPage(VerifierList):
 async def list_all(deps: Deps, limit: Limit = 200, cursor: Cursor = None) -> VerifierPage:
     """The verifiers that a reward may name, with the JSON Schema of their parameters, page by page.
     Versions of a verifier that was added stand beside it, as NAME@VERSION."""
-    answer = await _ask(deps, "GET", "/v1/verifiers", LIST_SECONDS)
+    answer = await ask(deps, "GET", "/v1/verifiers", LIST_SECONDS)
     known = sorted(VerifierList.model_validate(answer).verifiers, key=lambda info: info.name)
     page, following = page_of(known, lambda info: (info.name,), limit, cursor)
     return VerifierPage(verifiers=page, next=following)
@@ -77,7 +71,7 @@ async def create(deps: Deps, new: NewVerifier) -> MadeVerifier:
     reward service loads it and runs its functions `test_…`; if one fails, nothing is added. Then it
     starts again in a few seconds, while workers wait. Off unless the reward service's environment
     has HEADRACE_VERIFIER_UPLOADS=true."""
-    answer = await _ask(deps, "POST", "/v1/verifiers", TRIAL_SECONDS, new.model_dump())
+    answer = await ask(deps, "POST", "/v1/verifiers", TRIAL_SECONDS, new.model_dump())
     return MadeVerifier.model_validate(answer)
 
 
@@ -96,7 +90,7 @@ async def create(deps: Deps, new: NewVerifier) -> MadeVerifier:
 )
 async def delete(deps: Deps, verifier: Reference) -> None:
     """Remove NAME with all of its versions, or NAME@VERSION."""
-    await _ask(deps, "DELETE", f"/v1/verifiers/{quote(verifier, safe='@')}", LIST_SECONDS)
+    await ask(deps, "DELETE", f"/v1/verifiers/{quote(verifier, safe='@')}", LIST_SECONDS)
 
 
 @router.post(
@@ -116,7 +110,7 @@ async def score(deps: Deps, verifier: Reference, request: AnswerToScore) -> Scor
     kept."""
     item = await _item(deps, verifier, request)
     body = ScoreRequest(items=[item]).model_dump()
-    answer = await _ask(deps, "POST", "/v1/score", SCORE_SECONDS, body)
+    answer = await ask(deps, "POST", "/v1/score", SCORE_SECONDS, body)
     (result,) = ScoreResponse.model_validate(answer).results
     return ScoredAnswer(**result.model_dump(), prompt=item.prompt, answer=item.answer)
 
@@ -148,56 +142,3 @@ async def _item(deps: Dependencies, verifier: str, request: AnswerToScore) -> Sc
         "row": request.row,
     }
     return item.model_copy(update=changes)
-
-
-async def _ask(deps: Dependencies, method: str, path: str, seconds: float, body: Any = None) -> Any:
-    """Return the reward service's answer. Raises its Problem, or 503 if it is away."""
-    try:
-        async for attempt in AsyncRetrying(
-            retry=retry_if_exception_type(httpx.ConnectError),
-            stop=stop_after_delay(RELOAD_SECONDS),
-            wait=wait_fixed(0.3),
-            reraise=True,
-        ):
-            with attempt:
-                response = await deps.http.request(
-                    method,
-                    f"{deps.settings.reward_url}{path}",
-                    json=body,
-                    headers=authorization(key_for_rewards(deps.settings)),
-                    timeout=httpx.Timeout(seconds, connect=3),
-                )
-    except httpx.HTTPError as error:
-        raise _away(deps, type(error).__name__) from None
-    if response.status_code in (
-        HTTPStatus.FORBIDDEN,
-        HTTPStatus.NOT_FOUND,
-        HTTPStatus.UNPROCESSABLE_ENTITY,
-    ):
-        raise _problem_of(response)
-    if response.is_error:
-        raise _away(deps, f"{response.status_code} {response.reason_phrase}")
-    try:
-        return response.json() if response.content else None
-    except ValueError:
-        raise _away(deps, "no JSON") from None
-
-
-def _problem_of(response: httpx.Response) -> Problem:
-    """Return the reward service's problem as the gateway's own."""
-    try:
-        document = response.json()
-        detail = str(document["detail"])
-        problems = [(item["path"], item["message"]) for item in document.get("problems") or ()]
-    except (ValueError, KeyError, TypeError):
-        detail, problems = f"the reward service answered {response.status_code}", []
-    return Problem(response.status_code, detail, problems)
-
-
-def _away(deps: Dependencies, reason: str) -> Problem:
-    return Problem(
-        HTTPStatus.SERVICE_UNAVAILABLE,
-        f"the reward service at {deps.settings.reward_url} gave no answer ({reason}): it is away, "
-        "or starts again; `headrace logs reward` has its log",
-        headers={"Retry-After": "2"},
-    )

@@ -106,7 +106,7 @@ JSON = st.recursive(
 )
 VERIFIERS = (
     *("math", "exact", "choice", "contains", "regex", "json_schema", "format", "xml_format"),
-    *("length", "repetition", "language", "judge", "model", "nothing"),
+    *("length", "repetition", "language", "judge", "model", "grader", "nothing"),
 )
 PARAMS = st.dictionaries(
     st.sampled_from(
@@ -129,6 +129,7 @@ PARAMS = st.dictionaries(
             "on_timeout",
             "judge",
             "model",
+            "grader",
             "whole",
         ]
     ),

@@ -111,7 +111,7 @@ async def test_verifiers_are_listed_with_their_parameters(client: httpx.AsyncCli
         *("math", "exact", "choice", "contains", "regex", "json_schema", "code"),
         *("format", "xml_format", "length", "repetition", "language"),
         *("countdown", "ifeval", "reasoning_gym"),
-        *("judge", "model", "gate", "bad"),
+        *("judge", "model", "grader", "gate", "bad"),
     } == set(by_name)
     assert by_name["json_schema"]["params"]["properties"]["schema"]["description"]
     math = by_name["math"]

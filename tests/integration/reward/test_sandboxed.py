@@ -77,6 +77,10 @@ async def test_programs_run_in_the_other_service(
     assert (right["status"], right["reward"]) == ("correct", 1.0)
     assert right["parts"] == [{"end": len("print(int(input()) ** 2)"), "score": 1.0}]
     assert (slow["status"], slow["detail"]) == ("wrong", "test 1 of 1: time_limit")
+    source = "def grade(sample, item):\n    return len(sample['output_text']) + item['n']"
+    grader = {"type": "python", "name": "p", "source": source}
+    run = {"params": {"grader": grader}, "item": {"n": 2}, "sample": "abc"}
+    assert (await client.post("/v1/graders/run", json=run)).json()["score"] == 5.0
     listed = (await client.get("/v1/verifiers")).json()["verifiers"]
     (code,) = (one for one in listed if one["name"] == "code")
     assert "time_limit" in code["params"]["properties"]

@@ -13,7 +13,7 @@ OTHERWISE = {
     *("groups_create", "groups_lease", "groups_release", "sessions_end", "sessions_reward"),
     *("chat_completions_create", "completions_create"),
     *("session_chat_completions_create", "session_completions_create"),
-    "verifiers_score",
+    *("verifiers_score", "graders_run", "graders_validate"),
 }
 
 

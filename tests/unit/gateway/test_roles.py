@@ -12,7 +12,10 @@ ADMIN = {
     *("keys_list", "keys_create", "keys_delete", "files_put"),
     *("verifiers_create", "verifiers_delete"),
 }
-READING_POSTS = {"runs_preview", "logins_create", "verifiers_score"}
+READING_POSTS = {
+    *("runs_preview", "logins_create", "verifiers_score"),
+    *("graders_run", "graders_validate"),
+}
 
 
 def test_each_operation_needs_the_lowest_role_that_fits_it() -> None:

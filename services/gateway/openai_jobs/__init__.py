@@ -1,0 +1,1 @@
+"""OpenAI's fine-tuning API, in terms of Headrace."""
