@@ -17,6 +17,8 @@ from deploy.openapi_document import document
 CLIENT = Path(__file__).resolve().parents[1] / "headrace"
 NAMES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 ANSWERS = {"text/event-stream": "EventStream", "text/html": "str", "text/plain": "str"}
+FILES = ("file", "data")
+"""Fields of forms that are files."""
 REPEATABLE = {
     *("datasets_create", "runs_preview", "chat_completions_create", "verifiers_score"),
     *("session_chat_completions_create", "sessions_reward", "sessions_end", "groups_release"),
@@ -74,6 +76,11 @@ def safe(name: str) -> str:
     """Return `name` as a Python name."""
     name = name.replace("-", "_")
     return f"{name}_" if keyword.iskeyword(name) else name
+
+
+def optional(kind: str) -> str:
+    """Return an annotation that also takes None."""
+    return kind if "None" in kind.split(" | ") else f"{kind} | None"
 
 
 def models(schemas: dict[str, Any]) -> str:
@@ -139,8 +146,7 @@ def function(path: str, method: str, operation: dict[str, Any], schemas: dict[st
             continue
         kind = annotation(parameter["schema"])
         if not parameter.get("required"):
-            kind += "" if "None" in kind.split(" | ") else " | None"
-            kind += " = None"
+            kind = f"{optional(kind)} = None"
         signature.append(f"{safe(name)}: {kind}")
         parts[parameter["in"]].append(f"{name!r}: {safe(name)}")
     arguments = [f"{name}={{{', '.join(values)}}}" for name, values in parts.items() if values]
@@ -150,11 +156,16 @@ def function(path: str, method: str, operation: dict[str, Any], schemas: dict[st
             signature.append(f"body: {kind} | dict[str, Any]")
             arguments.append("body=body")
         elif media == "multipart/form-data":
-            form = dict(schemas[annotation(content["schema"])]["properties"])
-            del form["file"]
+            fields = schemas[annotation(content["schema"])]["properties"].items()
+            form = {
+                key: (re.sub(r"\W+", "_", key).strip("_"), optional(annotation(field)))
+                for key, field in fields
+                if key not in FILES
+            }
             signature.append("files: Files | None = None")
-            signature += [f"{key}: {annotation(field)} = None" for key, field in form.items()]
-            arguments += ["files=files", f"form={{{', '.join(f'{k!r}: {k}' for k in form)}}}"]
+            signature += [f"{name}: {kind} = None" for name, kind in form.values()]
+            sent = ", ".join(f"{key!r}: {name}" for key, (name, _) in form.items())
+            arguments += ["files=files", f"form={{{sent}}}"]
         else:
             signature.append("content: bytes")
             arguments.append("content=content")

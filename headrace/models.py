@@ -546,6 +546,17 @@ class DatasetShare(Model):
     """The same as a share of the epoch."""
 
 
+class DeletedFile(Model):
+    """A file that is gone."""
+
+    id: str
+    """Its id."""
+    object: Literal["file"] = "file"
+    """`file`."""
+    deleted: bool = True
+    """True."""
+
+
 class DiskNeed(Model):
     """The files that a run keeps on the data volume once it has all its checkpoints: `checkpoints`,
     `versions` that workers load, and `groups` that are too large for Redis."""
@@ -757,6 +768,78 @@ class EvaluationSubmission(Model):
     """Whose workers answer. The evaluation waits in the pool's queue."""
     priority: int = 0
     """Higher goes first."""
+
+
+class FileList(Model):
+    """A page of files."""
+
+    object: Literal["list"] = "list"
+    """`list`."""
+    data: list[FineTuningFile]
+    """By time."""
+    first_id: str
+    """The first file's id; empty without files."""
+    last_id: str
+    """The last file's id: `after` of the next page."""
+    has_more: bool
+    """Whether there is another page."""
+
+
+class FineTuningFile(Model):
+    """A file."""
+
+    id: str
+    """Its id."""
+    object: Literal["file"] = "file"
+    """`file`."""
+    bytes: int
+    """Its size."""
+    created_at: int
+    """Unix time."""
+    expires_at: int | None = None
+    """Unix time. Left out: it stays."""
+    filename: str
+    """As it was sent."""
+    purpose: Literal["fine-tune", "fine-tune-results"]
+    """What it is for."""
+    status: Literal["processed"] = "processed"
+    """Its rows were checked."""
+
+
+class FineTuningPart(Model):
+    """A part of an upload."""
+
+    id: str
+    """Its id, for `part_ids`."""
+    object: Literal["upload.part"] = "upload.part"
+    """`upload.part`."""
+    created_at: int
+    """Unix time."""
+    upload_id: str
+    """The upload's id."""
+
+
+class FineTuningUpload(Model):
+    """A file that comes in parts."""
+
+    id: str
+    """Its id."""
+    object: Literal["upload"] = "upload"
+    """`upload`."""
+    bytes: int
+    """The size of the whole file."""
+    created_at: int
+    """Unix time."""
+    expires_at: int
+    """Unix time after which it takes no parts."""
+    filename: str
+    """The file's name."""
+    purpose: Literal["fine-tune", "fine-tune-results"]
+    """What the file is for."""
+    status: Literal["pending", "completed", "cancelled", "expired"]
+    """Whether it takes parts, and how it ended."""
+    file: FineTuningFile | None = None
+    """The file, once it is completed."""
 
 
 class Flow(Model):
@@ -1153,6 +1236,21 @@ class NewSession(Model):
     """With it the request may be sent again: it returns the same session, with a new key, and 410 once that is over."""
 
 
+class NewUpload(Model):
+    """A file that will come in parts."""
+
+    filename: Any = None
+    """The file's name."""
+    purpose: Any = None
+    """`fine-tune`."""
+    bytes: Any = None
+    """The size of the whole file."""
+    mime_type: Any = None
+    """Not used."""
+    expires_after: Any = None
+    """When the file expires."""
+
+
 class NewVerifier(Model):
     """A Python file with a verifier: a class, or a plain function."""
 
@@ -1302,6 +1400,15 @@ class PartScore(Model):
     """Where it ends: characters (Unicode code points) of the completion."""
     score: float
     """What it earned, or the score of the completion up to there, depending on `dense` of the run's reward."""
+
+
+class PartsOfUpload(Model):
+    """The parts of a file, in its order."""
+
+    part_ids: Any = None
+    """Ids of parts."""
+    md5: Any = None
+    """The file's checksum, in hex."""
 
 
 class PausedEvent(Model):

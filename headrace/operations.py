@@ -20,11 +20,16 @@ from headrace.models import (
     DatasetList,
     DatasetPreview,
     DatasetRecord,
+    DeletedFile,
     DryRun,
     EndAnswer,
     EvaluationComparison,
     EvaluationRecord,
     EvaluationSubmission,
+    FileList,
+    FineTuningFile,
+    FineTuningPart,
+    FineTuningUpload,
     Fork,
     GraderRunAnswer,
     GraderToRun,
@@ -41,11 +46,13 @@ from headrace.models import (
     ModelEvaluations,
     NewKey,
     NewSession,
+    NewUpload,
     NewVerifier,
     OpenAIAnswer,
     OpenAIModels,
     OpenedSession,
     OwnPrompt,
+    PartsOfUpload,
     PolicyChatRequest,
     PolicyCompletionsRequest,
     PoolLoad,
@@ -440,6 +447,59 @@ def logs_list(
     )
 
 
+def fine_tuning_files_create(
+    *,
+    files: Files | None = None,
+    purpose: str | None = None,
+    expires_after_anchor: str | None = None,
+    expires_after_seconds: str | None = None,
+) -> Request[FineTuningFile]:
+    """Upload a file. Check each row of a file, and keep the file. An error names the line."""
+    return Request(
+        "POST",
+        "/openai/v1/files",
+        FineTuningFile,
+        files=files,
+        form={
+            "purpose": purpose,
+            "expires_after[anchor]": expires_after_anchor,
+            "expires_after[seconds]": expires_after_seconds,
+        },
+        is_keyed=True,
+    )
+
+
+def fine_tuning_files_list(
+    *,
+    purpose: str | None = None,
+    limit: int | None = None,
+    order: Literal["asc", "desc"] | None = None,
+    after: str | None = None,
+) -> Request[FileList]:
+    """List files. The files, page by page."""
+    return Request(
+        "GET",
+        "/openai/v1/files",
+        FileList,
+        query={"purpose": purpose, "limit": limit, "order": order, "after": after},
+    )
+
+
+def fine_tuning_files_get(*, file: str) -> Request[FineTuningFile]:
+    """Show a file. A file's name, size and purpose."""
+    return Request("GET", "/openai/v1/files/{file}", FineTuningFile, path={"file": file})
+
+
+def fine_tuning_files_delete(*, file: str) -> Request[DeletedFile]:
+    """Delete a file. Delete a file. Datasets that were made of it stay."""
+    return Request("DELETE", "/openai/v1/files/{file}", DeletedFile, path={"file": file})
+
+
+def fine_tuning_files_download(*, file: str) -> Request[bytes]:
+    """Download a file. The file as it was sent."""
+    return Request("GET", "/openai/v1/files/{file}/content", bytes, path={"file": file})
+
+
 def graders_validate(*, body: GraderToValidate | dict[str, Any]) -> Request[ValidatedGrader]:
     """Validate a grader. Check a grader object: its fields, templates, formula and Python program, and whether its
     models are there. Nothing is graded."""
@@ -452,6 +512,45 @@ def graders_run(*, body: GraderToRun | dict[str, Any]) -> Request[GraderRunAnswe
     """Run a grader. Grade one answer. An error of the grader has the reward 0 and a flag in `metadata.errors`; in
     a run such an answer has no reward."""
     return Request("POST", "/openai/v1/fine_tuning/alpha/graders/run", GraderRunAnswer, body=body)
+
+
+def fine_tuning_uploads_create(*, body: NewUpload | dict[str, Any]) -> Request[FineTuningUpload]:
+    """Begin an upload. Begin a file that comes in parts, within an hour."""
+    return Request("POST", "/openai/v1/uploads", FineTuningUpload, body=body, is_keyed=True)
+
+
+def fine_tuning_parts_create(*, upload: str, files: Files | None = None) -> Request[FineTuningPart]:
+    """Add a part. Keep a part of a file. Parts may come in any order, and at the same time."""
+    return Request(
+        "POST",
+        "/openai/v1/uploads/{upload}/parts",
+        FineTuningPart,
+        path={"upload": upload},
+        files=files,
+        form={},
+        is_keyed=True,
+    )
+
+
+def fine_tuning_uploads_complete(
+    *, upload: str, body: PartsOfUpload | dict[str, Any]
+) -> Request[FineTuningUpload]:
+    """Complete an upload. Make a file of parts, in the order of `part_ids`. The same request again gets the same
+    file."""
+    return Request(
+        "POST",
+        "/openai/v1/uploads/{upload}/complete",
+        FineTuningUpload,
+        path={"upload": upload},
+        body=body,
+    )
+
+
+def fine_tuning_uploads_cancel(*, upload: str) -> Request[FineTuningUpload]:
+    """Cancel an upload. Forget the parts of a file."""
+    return Request(
+        "POST", "/openai/v1/uploads/{upload}/cancel", FineTuningUpload, path={"upload": upload}
+    )
 
 
 def health_get() -> Request[Health]:

@@ -32,7 +32,7 @@ from services.volume import fsync
 
 SCHEMA = 1
 INDEX = "backup.json"
-FOLDERS = ("datasets", "runs")
+FOLDERS = ("datasets", "runs", "openai")
 TOKENS = "tokens"
 LOCK = ".lock"
 """A file in a staging folder, locked by the process that uses the folder."""

@@ -26,7 +26,8 @@ from services.gateway.idempotency import Idempotency
 from services.gateway.idempotency import described as with_idempotency
 from services.gateway.live_stream import LiveStream
 from services.gateway.openai.errors import BELOW as SESSIONS
-from services.gateway.openai.errors import POLICY, OpenAIErrors
+from services.gateway.openai.errors import FINE_TUNING, POLICY, OpenAIErrors
+from services.gateway.openai_jobs.files import MAX_PART
 from services.gateway.policy.limits import OpenCalls
 from services.gateway.previews import Previews
 from services.gateway.reference_checks import ReferenceChecks
@@ -219,6 +220,12 @@ def _limits(settings: GatewaySettings) -> Callable[[Scope], Limit]:
                 "gateway's HEADRACE_UPLOAD_LIMIT"
             )
             return Limit(form_limit, way_out, uploads)
+        if path == f"{FINE_TUNING}files":
+            way_out = f"send it in parts with POST {FINE_TUNING}uploads"
+            return Limit(form_limit, way_out, uploads)
+        if path.startswith(f"{FINE_TUNING}uploads/") and path.endswith("/parts"):
+            # The form around the part takes bytes too.
+            return Limit(MAX_PART + SMALL_BODY, "send parts of at most 64 MiB", uploads)
         if scope["method"] == "PUT" and path.startswith("/v1/uploads/"):
             return Limit(PART_BYTES, "send smaller parts", uploads)
         if scope["method"] == "PUT" and path.startswith("/v1/files/"):

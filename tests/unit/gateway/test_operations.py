@@ -40,7 +40,10 @@ def test_operation_ids_are_those_of_the_list(document: dict[str, Any]) -> None:
 
 
 def test_every_list_takes_limit_and_cursor_and_answers_next(document: dict[str, Any]) -> None:
-    for id, _, _, operation in operations(document):
+    for id, _, path, operation in operations(document):
+        if path.startswith("/openai/"):
+            # OpenAI's lists have `after`.
+            continue
         parameters = {parameter["name"] for parameter in operation.get("parameters", [])}
         assert not parameters & {"before", "after", "start", "offset", "page"}, id
         if not id.endswith("_list") or "models" in id:
