@@ -16,6 +16,7 @@ from tests.integration.store.scene import RUN, Scene
 
 WEIGHTS = f"runs/{RUN}/weights/v000001-aaa.safetensors"
 METRICS = f"runs/{RUN}/metrics.jsonl"
+FILE = "openai/files/file-0/content"
 
 
 def quiet(text: str) -> None:
@@ -26,7 +27,7 @@ def quiet(text: str) -> None:
 def data(tmp_path: Path) -> Path:
     """A volume with a file of every kind."""
     data = tmp_path / "data"
-    for name in (WEIGHTS, METRICS, "datasets/d/0.arrow", "logs/gateway.log", "api-key"):
+    for name in (WEIGHTS, METRICS, FILE, "datasets/d/0.arrow", "logs/gateway.log", "api-key"):
         (data / name).parent.mkdir(parents=True, exist_ok=True)
         (data / name).write_text(f"{name}\n")
     unfinished = data / f"runs/{RUN}/checkpoints/.step-000002-aaa"
@@ -44,14 +45,14 @@ async def test_a_backup_leaves_out_secrets_logs_and_unfinished_files(
 ) -> None:
     await scene.start()
     index = await back_up(store, data, tmp_path / "all.tar", quiet)
-    assert (index.runs, index.datasets, index.files) == (1, 1, 3)
+    assert (index.runs, index.datasets, index.files) == (1, 1, 4)
     assert (tmp_path / "all.tar").stat().st_mode & 0o077 == 0, "it holds all prompts and answers"
     assert not list(data.glob(".backup*"))
 
     await raw.flushall()
     there = tmp_path / "there"
     assert await restore(store, there, tmp_path / "all.tar", quiet) == index
-    assert files(there) == ["datasets/d/0.arrow", METRICS, WEIGHTS]
+    assert files(there) == ["datasets/d/0.arrow", FILE, METRICS, WEIGHTS]
     assert (there / METRICS).read_text() == f"{METRICS}\n"
     assert [run.id for run in await store.runs.all()] == [RUN]
 
@@ -205,5 +206,5 @@ async def test_an_interrupted_restore_goes_on(
     (there / f".restored-{index.id}").touch()
     await store.dumps.begin(index.id)
     await restore(store, there, tmp_path / "all.tar", quiet)
-    assert files(there) == ["datasets/d/0.arrow", METRICS, WEIGHTS]
+    assert files(there) == ["datasets/d/0.arrow", FILE, METRICS, WEIGHTS]
     assert [run.id for run in await store.runs.all()] == [RUN]
