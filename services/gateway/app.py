@@ -4,6 +4,7 @@ import asyncio
 import functools
 import importlib
 import pkgutil
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -45,6 +46,7 @@ from services.http import (
     Bandwidth,
     BodyLimit,
     BrowserHeaders,
+    Compressed,
     InFlight,
     Limit,
     SingleHeaders,
@@ -65,6 +67,8 @@ FORM_BYTES = 1 << 30
 """Bytes of files in one form. The form lies in the folder for temporary files until its end."""
 PART_BYTES = 256 << 20
 """Bytes of a part of a file."""
+LARGE = re.compile(r"/v1/series|/openapi\.json|/guide/.*")
+"""Paths of answers that are worth compressing. The page's files are compressed already."""
 DESCRIPTION = """
 Self-hosted reinforcement learning of language models: upload a dataset, submit a run, watch it,
 use what it made.
@@ -193,6 +197,7 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
         hosts=settings.host_names,
         data=settings.data,
     )
+    app.add_middleware(Compressed, paths=LARGE)
     app.add_middleware(SingleHeaders)
     app.add_middleware(BrowserHeaders)
     app.add_middleware(OpenAIErrors)

@@ -7,6 +7,7 @@ All errors have one shape. This package knows no route: each service passes its 
 
 from services.http.body_limits import BodyLimit, InFlight, Limit, discard
 from services.http.browsers import BrowserHeaders, foreign, host_of, host_problem
+from services.http.compressed import Compressed
 from services.http.connections import server_config, trust
 from services.http.disconnects import while_connected
 from services.http.etag import UNCHANGED, has_answer, unless_tagged, unless_unchanged

@@ -77,6 +77,7 @@ def test_the_guide_is_read_without_a_key_and_runs_only_its_own_scripts(client: T
     )
     assert client.get("/guide/reference/metrics/?h=reward").status_code == 200
     found = client.get("/guide/search.json")
+    assert found.headers["content-encoding"] == "gzip"
     assert found.headers["cache-control"] == "no-cache"
     same = client.get("/guide/search.json", headers={"if-none-match": found.headers["etag"]})
     assert same.status_code == 304
