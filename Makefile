@@ -125,7 +125,7 @@ page: setup ## the page's script and style, services/gateway/page/dist/, from it
 	cd services/gateway/page && npm ci --no-audit --no-fund && npm run types && npm run check && npm run build
 
 .PHONY: client
-client: setup ## the generated files of the Python client, headrace/, from the gateway's API
+client: setup ## the generated files and the reference of the Python client, from the gateway's API
 	$(BIN)/python -m deploy.client_code
 
 .PHONY: lock

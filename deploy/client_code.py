@@ -1,7 +1,8 @@
 """Write the generated files of the Python client: `python -m deploy.client_code` (`make client`).
 
 `models.py` and `operations.py` come from the gateway's OpenAPI document. `synchronous/` is
-`asynchronous/` without `async` and `await`, so that each request is described once.
+`asynchronous/` without `async` and `await`, so that each request is described once. It also writes
+docs/python-reference.md (`deploy/client_reference.py`).
 """
 
 import json
@@ -12,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from deploy import client_reference
 from deploy.openapi_document import document
 
 CLIENT = Path(__file__).resolve().parents[1] / "headrace"
@@ -227,3 +229,4 @@ if __name__ == "__main__":
     for name, source in files().items():
         (CLIENT / name).parent.mkdir(exist_ok=True)
         (CLIENT / name).write_text(source)
+    client_reference.PAGE.write_text(client_reference.reference())

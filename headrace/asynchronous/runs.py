@@ -229,7 +229,7 @@ class AsyncRun:
         """Return curves of metrics, which a notebook shows; `chart.save(file)` writes an SVG.
         `names`: by default the reward, or the loss of a supervised run. `x`: step, time, tokens
         or samples."""
-        usual = "reward/mean" if self.record.kind == "rl" else "loss"
+        usual = "reward/mean" if self.record.kind == "rl" else "train/loss"
         curves = await self.series(names or usual, points=300, x=x)
         return Chart(self.name, x, curves)
 

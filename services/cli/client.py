@@ -26,6 +26,8 @@ ANSWER, WORK = 60.0, 600.0
 before it is answered."""
 PATIENCE = 60.0
 """Seconds to keep trying for a gateway that went away while its events were followed."""
+LOST_RETRIES = 5
+"""Attempts to repeat a request whose answer was lost, over about ten seconds."""
 PART_RETRIES = 12
 """Attempts to send a part of a file, over about four minutes."""
 QUIET = 45.0
@@ -253,11 +255,35 @@ class Gateway:
         self._still_there()
         read = self._answer_seconds if method == "GET" else max(WORK, seconds)
         timeout = httpx.Timeout(min(CONNECT, read), read=read, write=WORK)
-        with self._reachable(read):
-            response = self._client.request(method, path, timeout=timeout, **request)
+        response = self._repeated(method, path, read, timeout=timeout, **request)
         if response.is_error:
             raise self._refusal(response)
         return response
+
+    def _repeated(self, method: str, path: str, read: float, **request: Any) -> httpx.Response:
+        """Send a request, and send it again if its answer was lost. The gateway knows a write that
+        it has done by its Idempotency-Key."""
+        from headrace.request import CONFLICT, Request
+
+        sent: Request[None] = Request(method, path, None, is_keyed=method != "GET")
+        headers, attempt = sent.headers(), 0
+        while True:
+            attempt, response = attempt + 1, None
+            is_last = attempt > LOST_RETRIES
+            try:
+                with self._reachable(read):
+                    response = self._client.request(method, path, headers=headers, **request)
+            except Away as error:
+                # A gateway that was never there is told at once.
+                if is_last or not (attempt > 1 or isinstance(error, AnswerLost)):
+                    raise
+            pause = sent.pause(attempt, response)
+            # 409 with Retry-After: the earlier attempt is being answered.
+            is_early = response is not None and response.status_code == CONFLICT
+            if response is not None and (is_last or pause is None or not is_early):
+                return response
+            time.sleep(pause or 0)
+            self._still_there()
 
     def _refusal(self, response: httpx.Response) -> CliError:
         error = _refusal(response)
@@ -309,7 +335,7 @@ class Gateway:
         except (httpx.InvalidURL, httpx.UnsupportedProtocol):
             raise CliError(f"{self.url!r} is not a URL like http://127.0.0.1:8000") from None
         except httpx.TransportError as error:
-            raise Away(
+            raise AnswerLost(
                 f"the gateway at {self.url} did not answer: {str(error) or type(error).__name__}"
             ) from None
 
@@ -326,6 +352,10 @@ class Away(CliError):
 
     def __init__(self, message: str, problems: Sequence[tuple[str, str]] = ()) -> None:
         super().__init__(message, problems, NO_GATEWAY)
+
+
+class AnswerLost(Away):
+    """The connection broke before the answer came: the request may have been done."""
 
 
 class NotFound(CliError):

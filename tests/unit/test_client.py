@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 import headrace
-from deploy import client_code
+from deploy import client_code, client_reference
 from headrace import BadAnswer, Chart, Client, HeadraceError, NotInstalled, Run, Session, operations
 from headrace.archive import Unpacking
 from headrace.asynchronous.runs import _event
@@ -30,7 +30,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_it_imports_httpx_pydantic_and_nothing_of_the_server() -> None:
-    code = "import headrace, sys; print(*{name.partition('.')[0] for name in sys.modules})"
+    code = (
+        "from headrace import *; import sys; "
+        "print(*{name.partition('.')[0] for name in sys.modules})"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -61,6 +64,19 @@ def test_an_event_has_the_fields_of_its_kind_and_an_unknown_kind_is_told_and_lef
     for broken in ("{", "[]", json.dumps({**about, "kind": "state", "data": {}})):
         with pytest.raises(BadAnswer, match="run r cannot be read"):
             _event("r", broken)
+
+
+def test_the_reference_is_what_the_client_says_of_itself() -> None:
+    text = client_reference.reference()
+    assert client_reference.PAGE.read_text() == text, "the client has changed; run make client"
+    assert 'run.series(names: Iterable[str] | str, *, points: int = 1000, x: str = "step")' in text
+    public = {
+        f"### {kind.__name__}.{name}\n"
+        for kind in (Client, Run, headrace.Session, headrace.Group)
+        for name, member in inspect.getmembers(kind, inspect.isfunction)
+        if name[0] != "_" and name not in client_reference.HIDDEN
+    }
+    assert {heading for heading in public if heading not in text} == set()
 
 
 def test_each_operation_of_the_api_is_a_request() -> None:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import ClassVar
 
 import httpx
 import pytest
@@ -55,6 +56,44 @@ def serving(streams: list[str]) -> Iterator[str]:
             yield f"http://127.0.0.1:{server.server_port}"
         finally:
             server.shutdown()
+
+
+class Losing(BaseHTTPRequestHandler):
+    """Loses its answer to the first request, and is busy with the first one at the second."""
+
+    protocol_version = "HTTP/1.1"
+    keys: ClassVar[list[str | None]] = []
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.keys.append(self.headers["Idempotency-Key"])
+        if len(self.keys) == 1:
+            self.close_connection = True
+            return
+        self.send_response(409 if len(self.keys) == 2 else 201)
+        self.send_header("Retry-After", "0")
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *arguments: object) -> None:
+        """Print nothing."""
+
+
+def test_a_write_whose_answer_was_lost_is_sent_again_with_its_key() -> None:
+    Losing.keys.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Losing) as server:
+        Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
+        try:
+            api = Gateway(f"http://127.0.0.1:{server.server_port}")
+            assert api.post("/v1/runs", json={"recipe": "grpo"}) == {}
+            assert api.post("/v1/runs", json={"recipe": "grpo"}) == {}
+        finally:
+            server.shutdown()
+    first, *again, other = Losing.keys
+    assert again == [first, first]
+    assert first
+    assert other != first
 
 
 def test_a_password_in_the_gateways_url_is_never_shown() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 HEAVY = {
     "fastapi",
+    "headrace.models",
     "httpx",
     "numpy",
     "pydantic",
