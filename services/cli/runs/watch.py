@@ -34,10 +34,10 @@ def watch_run(api: Gateway, run: str, as_json: bool = False) -> int:
             again = api.command("resume", run, "--set", "KEY=VALUE")
             answers = api.get(f"/v1/runs/{run}/samples", limit=1)
             has_answers = answers["judged"] or answers["samples"]
-            looks = f"its answers: {api.command('samples', run)}\n" if has_answers else ""
-            looks += f"its log: {api.command('logs', run, '--level', 'warning')}\n"
-            again = f"run it again with a key changed: {again}"
-            err.print(f"[dim]{escape(looks + again)}[/]", soft_wrap=True)
+            looks = [f"its answers: {api.command('samples', run)}"] if has_answers else []
+            looks.append(f"its log: {api.command('logs', run, '--level', 'warning')}")
+            for line in (*looks, f"run it again with a key changed: {again}"):
+                err.print(f"[dim]{escape(line)}[/]", soft_wrap=True)
         return 0 if state == "succeeded" else FAILED
     except KeyboardInterrupt:
         again = api.command("watch", run)
