@@ -17,18 +17,11 @@ HEAD = """\
 Made from the code by `make client`; do not edit it here. [The Python client](python.md) shows how
 the parts go together.
 
+Each operation of the API is a function of `headrace.operations`: `client.send` takes the request
+that it returns, and `client.pages` the function of a list. `/docs` of a gateway describes them.
+
 `AsyncClient` has the same methods, to be awaited: `await run.wait()`, `async for run in
 client.runs.list()`. Its classes are `AsyncRun`, `AsyncGroup` and `AsyncSession`.
-"""
-OPERATIONS = """
-## Operations
-
-Each operation of the API is a function of `headrace.operations`. It returns a request, whose answer
-`client.send(request)` returns; `client.pages(operation, …)` yields the pages of a list. Their
-parameters are in the API's own reference, `/docs` of a gateway.
-
-| Operation | Answer | |
-| --- | --- | --- |
 """
 CLASSES = {
     "Client": ("client", "synchronous/client.py"),
@@ -67,12 +60,6 @@ def reference() -> str:
     for node in ast.parse((CLIENT / "errors.py").read_text()).body:
         if isinstance(node, ast.ClassDef) and node.bases:
             parts.append(f"| `{node.name}` | {_about(node)} |\n")
-    parts.append(OPERATIONS)
-    for node in ast.parse((CLIENT / "operations.py").read_text()).body:
-        if isinstance(node, ast.FunctionDef) and node.returns is not None:
-            answer = ast.unparse(node.returns).removeprefix("Request[").removesuffix("]")
-            summary = _about(node).partition(". ")[0].rstrip(".")
-            parts.append(f"| `{node.name}` | `{answer.replace(' | ', '` or `')}` | {summary} |\n")
     return "".join(parts)
 
 
