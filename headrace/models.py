@@ -2106,11 +2106,11 @@ class RunPatch(Model):
     priority: int | None = None
     """Its place in its pool's queue. While it is queued."""
     max_steps: int | None = None
-    """`training.max_steps`, more than it has trained. Also moves the end of its learning rate's schedule."""
+    """`training.max_steps`, more than it has trained. Also moves the end of its learning rate's schedule. It replaces `training.epochs`."""
     max_staleness: int | None = None
-    """`rollout.max_staleness`."""
+    """`rollout.max_staleness`. Supervised runs have none."""
     evaluation_every: int | None = None
-    """`evaluation.every`."""
+    """`evaluation.every`; of a supervised run `validation.every`."""
     checkpoint_every: int | None = None
     """`training.checkpoint_every`."""
     lr: float | None = None

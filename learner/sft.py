@@ -34,6 +34,7 @@ from learner.model.placement.offload import present
 from learner.optim.schedules import lr_share
 from learner.sft_data.run_rows import SupervisedRows, open_rows
 from learner.state import TrainingProgress, TrainingState
+from learner.store.commands import Command
 from learner.supervised_loss import SupervisedLoss, loss_of, validation_metrics, validation_sums
 from services.contracts.config import SFTConfig
 from services.contracts.groups.group_lengths import GroupLengths
@@ -74,13 +75,15 @@ def train_sft(config: SFTConfig, environment: RunEnvironment, crash_limit: Crash
             if command.kind != "train":
                 break
             watch = Stopwatch("rows", "training", "validation", "checkpointing")
+            if command.max_steps > rows.max_steps:
+                rows.steps.run_on()
             step = rows.steps.next()
             assert step is not None
             examples = rows.examples(run.dealt(step.uses))
             watch.lap("rows")
-            metrics = train(run, state, step, examples)
+            metrics = train(run, state, command, step, examples)
             watch.lap("training")
-            if rows.validation and run.validates(state.progress):
+            if rows.validation and validates(command):
                 metrics |= validate(run, state)
                 watch.lap("validation")
             rank.checkpoint()
@@ -106,14 +109,18 @@ class SupervisedRun:
         lengths = [GroupLengths(1, (max(use.tokens - 1, 1),)) for use in uses]
         return [uses[i] for i in deal(lengths, ranks.parts, self.cost)[ranks.part]]
 
-    def validates(self, progress: TrainingProgress) -> bool:
-        """Whether a validation follows the last trained step."""
-        every, last = self.config.validation.every, self.rows.max_steps
-        return progress.step % every == 0 or progress.step == last
+
+def validates(command: Command) -> bool:
+    """Whether a validation follows the step of a command."""
+    return command.step % command.validate_every == 0 or command.step == command.max_steps
 
 
 def train(
-    run: SupervisedRun, state: TrainingState, step: SFTStep, examples: list[Example]
+    run: SupervisedRun,
+    state: TrainingState,
+    command: Command,
+    step: SFTStep,
+    examples: list[Example],
 ) -> dict[str, float]:
     """Do one optimizer step on `examples`, this rank's part of `step`, and advance `state` by one
     step. Returns metrics, which are the same on every rank."""
@@ -122,7 +129,9 @@ def train(
     loss = loss_of(config, state, examples, len(names), batches)
     routing = routing_of(state.policy)
     routers = RouterTally(routing) if routing else None
-    rate = state.optimizers.set_lr(lr_share(config.schedule, before, rows.max_steps))
+    if command.lr is not None:
+        state.optimizers.set_peak(command.lr)
+    rate = state.optimizers.set_lr(lr_share(config.schedule, before, command.max_steps))
     state.optimizers.set_momentum(before)
     given, computed = batches.ranks.sum(backward(state.policy, loss, batches, routers))
     shared = 1 - computed / max(given, 1.0)

@@ -150,6 +150,10 @@ class SFTSteps:
                 rows += 1
         return -(-rows // self._rows)
 
+    def run_on(self) -> None:
+        """Let the order have no end: the run's steps were raised beyond those of its epochs."""
+        self._end = None
+
     def next(self) -> SFTStep | None:
         self._skipped = self._lost = 0
         placed: list[Placed] = []

@@ -16,6 +16,7 @@ from learner.publishing.versions import Version
 from learner.state import SupervisedProgress, TrainingProgress, TrainingState
 from learner.store.commands import Command
 from services.contracts.config import SFTConfig
+from services.contracts.run_edits import EditedKey, RunEdit, value_for
 
 PROGRESS_SECONDS = 1.0
 """Seconds between two progress events of a run: steps of a small model take milliseconds."""
@@ -38,6 +39,11 @@ class SFTCoordinator(FirstRank):
         super().__init__(config, environment, state, schedule, training.keep_checkpoints)
         self._patience, self._max_steps = config.validation.patience, max_steps
         self._measure = config.validation.best
+        self._edits: list[RunEdit] = []
+        self._edits_read = -PROGRESS_SECONDS
+        self._validate_every = config.validation.every
+        self._lr: float | None = None
+        """The peak of the learning rate, if it was edited."""
         self._speed, self._work, self._flops = Speed(), work, self._supervised.flops
         self._reported = 0.0
         self._process = ProcessReport(environment.store)
@@ -76,15 +82,36 @@ class SFTCoordinator(FirstRank):
 
     def _next_command(self) -> Command:
         self._writer.check()
-        if self._state.progress.step >= self._max_steps or self._stops_early():
+        ends, step = self._should_end(), self._state.progress.step + 1
+        self._take_edits(step, now=step > self._max_steps)
+        if step > self._max_steps or self._stops_early():
             return Command("finish")
-        if self._should_end():
+        if ends:
             return Command(self._environment.early_end)
-        return Command("train", self._state.progress.step + 1)
+        return Command("train", step, [], self._max_steps, self._lr, self._validate_every)
+
+    def _take_edits(self, step: int, *, now: bool) -> None:
+        """Set the values that edits of the run give to `step`. Look for new edits `now`, else once
+        in PROGRESS_SECONDS: steps of a small model are faster than a look."""
+        if now or time.monotonic() - self._edits_read >= PROGRESS_SECONDS:
+            self._edits_read = time.monotonic()
+            self._edits = self._store.take_edits(step)
+        if not self._edits:
+            return
+
+        def held(key: EditedKey, present: int) -> int:
+            value = value_for(self._edits, key, step)
+            return present if value is None else int(value)
+
+        self._max_steps = self._schedule.last_step = held("max_steps", self._max_steps)
+        self._schedule.every = held("checkpoint_every", self._schedule.every)
+        self._validate_every = held("evaluation_every", self._validate_every)
+        self._lr = value_for(self._edits, "lr", step)
 
     def _while_paused(self) -> None:
         super()._while_paused()
         self._speed.begin()
+        self._edits_read = -PROGRESS_SECONDS
 
     def _stops_early(self) -> bool:
         return self._patience is not None and self._supervised.since_best >= self._patience

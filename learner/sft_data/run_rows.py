@@ -147,7 +147,8 @@ def _opened(
         raise
     except ValueError as error:
         raise RunCannotGoOn(str(error)) from error
-    if (trained := state.progress.step) > total:
+    # A run whose steps are set ends before its next one.
+    if config.training.max_steps is None and (trained := state.progress.step) > total:
         raise RunCannotGoOn(
             f"the run that is resumed has trained {trained:,} steps, and training.epochs "
             f"{config.training.epochs or 1:g} make {total:,}: raise training.epochs"

@@ -34,3 +34,5 @@ class Command(msgspec.Struct, frozen=True):
     """The end of the learning rate's schedule."""
     lr: float | None = None
     """The peak of the learning rate, if it was edited."""
+    validate_every: int = 0
+    """Steps between validations of a supervised run."""

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from services.contracts.config import ConfigError, RLConfig, parse_config
 from services.contracts.config_keys import value_at, with_value
 from services.contracts.records import Notes, RunRecord, RunState, Tags
-from services.contracts.run_edits import CONFIG_KEYS, EditedKey, RunEdit
+from services.contracts.run_edits import CONFIG_KEYS, RunEdit, config_keys
 from services.contracts.wording import predicate
 from services.gateway.dependencies import Dependencies
 from services.http import Problem
@@ -38,13 +38,13 @@ class RunPatch(BaseModel):
     max_steps: Annotated[int, Field(ge=1, le=10**9)] | None = Field(
         None,
         description="`training.max_steps`, more than it has trained. Also moves the end of its "
-        "learning rate's schedule.",
+        "learning rate's schedule. It replaces `training.epochs`.",
     )
     max_staleness: Annotated[int, Field(ge=0, le=10**6)] | None = Field(
-        None, description="`rollout.max_staleness`."
+        None, description="`rollout.max_staleness`. Supervised runs have none."
     )
     evaluation_every: Annotated[int, Field(ge=1, le=10**9)] | None = Field(
-        None, description="`evaluation.every`."
+        None, description="`evaluation.every`; of a supervised run `validation.every`."
     )
     checkpoint_every: Annotated[int, Field(ge=1, le=10**9)] | None = Field(
         None, description="`training.checkpoint_every`."
@@ -106,7 +106,7 @@ def _changes(
               if key in given and given[key] != getattr(run, key)}  # fmt: skip
     changed = {key: {"from": getattr(run, key), "to": value} for key, value in fields.items()}
     config, edits = run.config, list[RunEdit]()
-    for key, place in CONFIG_KEYS.items():
+    for key, place in config_keys(run.kind).items():
         before = value_at(run.config, place)
         if key == "max_steps":
             before = run.max_steps if before is None else before
@@ -146,31 +146,29 @@ def _refused(run: RunRecord, key: str, value: Any) -> tuple[str, str] | None:
         if run.state is not RunState.QUEUED:
             why = f"it orders the queue, and the run {predicate(run.state)}"
     elif run.state.ending:
-        why = (
-            f"the run {predicate(run.state)}: only name, tags and notes can be changed. `headrace "
-            f"resume {run.id} --set {CONFIG_KEYS[_edited(key)]}={value}` continues it with another"
-        )
+        place = config_keys(run.kind).get(key)
+        why = f"the run {predicate(run.state)}: only name, tags and notes can be changed"
+        if place:
+            why += f". `headrace resume {run.id} --set {place}={value}` continues it with another"
     else:
         why = _unfit(run, key, value)
     return (key, why) if why else None
 
 
-def _edited(key: str) -> EditedKey:
-    return next(known for known in CONFIG_KEYS if known == key)
-
-
 def _unfit(run: RunRecord, key: str, value: Any) -> str:
     """Return why a key of an unfinished run's config cannot get a value; empty if it can."""
+    if key not in config_keys(run.kind):
+        return "a supervised run has none"
     config = parse_config(run.config)
-    if not isinstance(config, RLConfig):
-        return "a supervised run takes it only when it is submitted or resumed"
     if run.max_steps == 0:
         return "the run evaluates a model, and trains nothing"
     if len(run.edits) >= MOST_EDITS:
         return f"the run was changed {MOST_EDITS} times: cancel and resume it for further changes"
     if key == "max_steps" and value <= run.step:
         return f"{value} is not more than the {run.step} steps that it has trained"
-    if key == "evaluation_every" and config.evaluation is None:
+    if key == "max_steps" and run.max_steps is None and run.state is not RunState.QUEUED:
+        return "the steps of its epochs are not counted yet: try again once it trains"
+    if key == "evaluation_every" and isinstance(config, RLConfig) and config.evaluation is None:
         return "the run has no evaluation"
     if key == "lr" and config.optimizer.type == "muon":
         return "muon has a learning rate for each kind of weight: resume the run with others"

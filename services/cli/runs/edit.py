@@ -21,7 +21,8 @@ def set_run(
         typer.Argument(
             metavar="KEY=VALUE...",
             help="name, notes, priority, or of a run that waits or trains: training.max_steps, "
-            "rollout.max_staleness, evaluation.every, training.checkpoint_every, optimizer.lr.",
+            "rollout.max_staleness, evaluation.every or validation.every, "
+            "training.checkpoint_every, optimizer.lr.",
         ),
     ],
     as_json: AsJson = False,
@@ -66,10 +67,11 @@ def tag(
 def _parsed(value: str) -> tuple[str, Any]:
     """Parse KEY=VALUE. A key is one of the config, or its last part."""
     name, equals, text = value.partition("=")
-    from services.contracts.run_edits import CONFIG_KEYS
+    from services.contracts.run_edits import CONFIG_KEYS, SFT_KEYS
 
-    names: dict[str, str] = {place: key for key, place in CONFIG_KEYS.items()}
-    key, keys = names.get(name, name), (*TEXTS, "priority", *names.values())
+    both = (*CONFIG_KEYS.items(), *SFT_KEYS.items())
+    names: dict[str, str] = {place: key for key, place in both}
+    key, keys = names.get(name, name), (*TEXTS, "priority", *CONFIG_KEYS)
     if not equals or key not in keys:
         known = ", ".join((*TEXTS, "priority", *names))
         hint = did_you_mean(name, (*keys, *names))
@@ -85,7 +87,7 @@ def _parsed(value: str) -> tuple[str, Any]:
 
 
 def _send(api: "Gateway", run: str, patch: dict[str, Any], as_json: bool) -> None:
-    from services.contracts.run_edits import CONFIG_KEYS
+    from services.contracts.run_edits import config_keys
 
     record = api.patch(f"/v1/runs/{run}", json=patch)
     if as_json:
@@ -93,7 +95,7 @@ def _send(api: "Gateway", run: str, patch: dict[str, Any], as_json: bool) -> Non
         return
     name = f"{escape(record['name'])} ({record['id']})"
     for key in patch:
-        place = next((place for known, place in CONFIG_KEYS.items() if known == key), None)
+        place = config_keys(record["kind"]).get(key)
         if place is None:
             shown = ", ".join(record[key]) if key == "tags" else str(record[key])
             out.print(f"{name}: {key} {escape(shown)}", soft_wrap=True)

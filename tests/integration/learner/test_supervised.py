@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,8 +21,11 @@ from learner.checkpoints.checkpoint_reader import verify
 from services.contracts.records import DatasetRecord, RunRecord, RunState
 from services.contracts.rows.dataset import Row
 from services.datasets import append_rows
+from services.gateway.run_edits import RunPatch, edit_run
+from services.gateway.run_pauses import pause_run, resume_run
 from services.store import Store
 from tests.integration.learner.conftest import Place, placed, stored
+from tests.integration.learner.forked import Learner
 from tests.integration.learner.test_runs import SFT, add_sums, ended, steps, submit
 from tests.integration.learner.torch_worker import eventually
 
@@ -57,12 +61,21 @@ COMPARED: dict[str, Any] = {
 }
 
 
+EDITED: dict[str, Any] = SFT | {
+    "optimizer": {"type": "adamw", "lr": 1e-3},
+    "schedule": {"type": "constant"},
+    "training": {"rows_per_step": 8, "epochs": 100, "checkpoint_every": 10_000},
+    "validation": {"every": 10_000},
+}
+
+
 @dataclass
 class Story:
     """Runs of one learner. `whole` was left alone; `killed` is the same run, whose learner was
     killed three times. `adapted` starts from an early checkpoint of `first`, and gets worse.
     `compared` prefers right answers. `half` is the first half of the same run; `rest` resumes it,
-    and so does `fewer`, with fewer epochs than it has had. `beside` trains adapters on pairs."""
+    and so does `fewer`, with fewer epochs than it has had. `beside` trains adapters on pairs.
+    `edited` was changed while it was paused, and its learner was killed before a checkpoint."""
 
     place: Place
     whole: RunRecord
@@ -73,6 +86,7 @@ class Story:
     rest: RunRecord
     beside: RunRecord
     fewer: RunRecord
+    edited: RunRecord
     warnings: list[str]
 
 
@@ -98,6 +112,40 @@ async def add_pairs(store: Store, data: Path) -> None:
     await store.datasets.add(record)
 
 
+async def edit(store: Store, learner: Learner, place: Place) -> tuple[Learner, RunRecord]:
+    """Pause the run `edited`, change it, resume it, and kill its learner. Return the learner that
+    went on, and the run once it has ended."""
+    deps: Any = SimpleNamespace(store=store)
+
+    async def now() -> RunRecord:
+        record = await store.runs.get("edited")
+        assert record is not None
+        return record
+
+    async def paused() -> bool:
+        return (await now()).state is RunState.PAUSED
+
+    async def trains() -> bool:
+        return (await now()).state is RunState.RUNNING and (await now()).step > 0
+
+    await submit(store, "edited", EDITED)
+    await eventually(trains)
+    await pause_run(deps, await now(), "ann")
+    await eventually(paused)
+    stands = (await now()).step
+    values = {"max_steps": stands + 150, "lr": 1e-4, "evaluation_every": 50}
+    await edit_run(deps, await now(), RunPatch(**values), "ann")
+    await resume_run(deps, await now(), "ann")
+
+    async def has_changed() -> bool:
+        return (await now()).step > stands
+
+    await eventually(has_changed)
+    learner.send_signal(signal.SIGKILL)
+    learner.wait()
+    return place.learner(), await ended(store, "edited")
+
+
 async def make_story(place: Place) -> Story:
     async with stored(place) as store:
         await add_sums(store, place.data)
@@ -120,6 +168,7 @@ async def make_story(place: Place) -> Story:
             learner.wait()
             learner = place.learner()
         killed = await ended(store, "killed")
+        learner, edited = await edit(store, learner, place)
         await submit(store, "adapted", ADAPTED)
         adapted = await ended(store, "adapted")
         longer = PACKED | {"training": PACKED["training"] | {"max_steps": 123}}
@@ -141,7 +190,8 @@ async def make_story(place: Place) -> Story:
         learner.send_signal(signal.SIGTERM)
         learner.wait()
     said = [event.data["message"] for event in events if event.kind == "warning"]
-    return Story(place, whole, killed, adapted, again, compared, rest, beside, fewer_epochs, said)
+    parts = whole, killed, adapted, again, compared, rest, beside, fewer_epochs, edited
+    return Story(place, *parts, said)
 
 
 @pytest.fixture(scope="module")
@@ -242,6 +292,25 @@ def test_a_run_resumed_for_fewer_epochs_than_it_has_had_is_refused(story: Story)
         "the run that is resumed has trained 6 steps, and training.epochs 0.1 make 2: raise "
         "training.epochs"
     )
+
+
+def test_changes_of_a_supervised_run_hold_from_their_step_on_also_in_steps_that_are_trained_again(
+    story: Story,
+) -> None:
+    edited, rows = story.edited, steps(story.place, "edited")
+    (taken,) = {edit.step for edit in edited.edits}
+    assert taken is not None
+    assert (edited.state, edited.step, edited.max_steps) == (
+        RunState.SUCCEEDED,
+        edited.config["training"]["max_steps"],
+        edited.config["training"]["max_steps"],
+    )
+    assert [row["step"] for row in rows] == list(range(edited.step + 1))
+    rates = [1e-3] * (taken - 1) + [1e-4] * (edited.step - taken + 1)
+    assert [row["train/lr"] for row in rows[1:]] == pytest.approx(rates)
+    validated = [row["step"] for row in rows if "validation/loss" in row]
+    every = [step for step in range(taken, edited.step) if step % 50 == 0]
+    assert validated == [0, *every, edited.step]
 
 
 def test_rows_are_tokenised_once_for_all_runs_of_one_template(story: Story) -> None:

@@ -124,8 +124,24 @@ SFT = {
 }  # fmt: skip
 
 
-def supervised() -> RunRecord:
-    return run().model_copy(update={"config": parse_config(SFT).model_dump(mode="json")})
+def supervised(**changes: Any) -> RunRecord:
+    config = parse_config(merged(SFT, changes.pop("config", {})))
+    update = {"config": config.model_dump(mode="json"), "kind": "sft"}
+    return run().model_copy(update=update | changes)
+
+
+async def test_a_supervised_run_takes_the_values_that_it_has() -> None:
+    epochs = {"training": {"max_steps": None, "epochs": 2}}
+    patch = {"max_steps": 20, "evaluation_every": 3, "checkpoint_every": 5, "lr": 2e-6}
+    edits = await edited(supervised(config=epochs), patch)
+
+    config = edits.record.config
+    assert (config["training"]["max_steps"], config["training"]["epochs"]) == (20, None)
+    assert (config["validation"]["every"], config["optimizer"]["lr"]) == (3, 2e-6)
+    assert [(each.key, each.before, each.after) for each in edits.record.edits] == [
+        ("max_steps", 10, 20), ("evaluation_every", 100, 3), ("checkpoint_every", 10, 5),
+        ("lr", 1e-5, 2e-6),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -136,7 +152,13 @@ def supervised() -> RunRecord:
         (run("cancelling"), {"max_steps": 30}, "max_steps", "the run is cancelled|cancelling"),
         (run(), {"max_steps": 4}, "max_steps", "4 is not more than the 4 steps"),
         (run(max_steps=0), {"lr": 1e-6}, "lr", "evaluates a model, and trains nothing"),
-        (supervised(), {"lr": 1e-6}, "lr", "a supervised run takes it only when"),
+        (supervised(), {"max_staleness": 1}, "max_staleness", "a supervised run has none"),
+        (
+            supervised(max_steps=None, config={"training": {"max_steps": None, "epochs": 2}}),
+            {"max_steps": 30},
+            "max_steps",
+            "the steps of its epochs are not counted yet",
+        ),
     ],
 )
 async def test_what_a_state_does_not_allow_is_refused_by_name(

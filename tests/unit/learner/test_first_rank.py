@@ -123,7 +123,7 @@ def test_a_supervised_run_whose_checkpoint_cannot_be_written_ends_on_request(
 ) -> None:
     config: Any = SimpleNamespace(
         training=SFTTraining(checkpoint_every=1, keep_checkpoints=1),
-        validation=SimpleNamespace(patience=None, best="loss"),
+        validation=SimpleNamespace(patience=None, best="loss", every=9),
     )
 
     def full(_: Any) -> None:
@@ -157,7 +157,7 @@ def test_a_supervised_run_that_was_taken_over_while_it_began_leaves_its_successo
 
     config: Any = SimpleNamespace(
         training=SFTTraining(checkpoint_every=1, keep_checkpoints=1),
-        validation=SimpleNamespace(patience=None, best="loss"),
+        validation=SimpleNamespace(patience=None, best="loss", every=9),
     )
     given = of_rank(Ranks(0, 1, torch.device("cpu")), tmp_path, TakenOver())
     file = tmp_path / "runs/r/metrics.jsonl"
@@ -192,7 +192,7 @@ def test_a_supervised_run_that_ends_reports_its_last_step_even_if_it_was_short(
 
     config: Any = SimpleNamespace(
         training=SFTTraining(checkpoint_every=9, keep_checkpoints=1),
-        validation=SimpleNamespace(patience=None, best="loss"),
+        validation=SimpleNamespace(patience=None, best="loss", every=9),
     )
     environment, state = of_rank(Ranks(0, 1, torch.device("cpu")), tmp_path, Recorded())
     (tmp_path / "runs/r").mkdir(parents=True)

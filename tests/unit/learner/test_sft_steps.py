@@ -52,6 +52,14 @@ def test_a_number_of_steps_goes_round_the_epochs() -> None:
     assert all(step and len(step.uses) == 3 for step in found)
 
 
+def test_the_order_of_a_run_that_is_given_more_steps_than_its_epochs_goes_on() -> None:
+    more = SFTSteps(config(training={"rows_per_step": 3, "max_steps": 9}), mixture(), LENGTHS, 12)
+    steps = SFTSteps(config(), mixture(), LENGTHS, 12)
+    first = [steps.next() for _ in range(3)]
+    steps.run_on()
+    assert [*first, *(steps.next() for _ in range(6))] == [more.next() for _ in range(9)]
+
+
 @pytest.mark.parametrize(
     ("overlong", "taken", "lost", "skipped"),
     [("crop", {1: 8, 3: 8, 9: 8}, 1 + 4 + 2, 0), ("skip", {}, 0, 3)],

@@ -16,6 +16,7 @@ const VALUES: [key: keyof Patch, path: string, label: string][] = [
   ["lr", "optimizer.lr", "Peak learning rate"],
   ["max_staleness", "rollout.max_staleness", "Most staleness"],
   ["evaluation_every", "evaluation.every", "Steps between evaluations"],
+  ["evaluation_every", "validation.every", "Steps between validations"],
   ["checkpoint_every", "training.checkpoint_every", "Steps between checkpoints"],
 ];
 
