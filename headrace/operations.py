@@ -707,16 +707,16 @@ def run_metrics_list(
 
 
 def runs_pause(*, run: str) -> Request[RunRecord]:
-    """Pause a run. Let a run stand still until it is resumed. At once workers begin no new group of it; groups
-    in flight are finished. Its learner waits after its present step, and the run is `paused` then.
-    It keeps its place: its learner and workers take no other run of the pool, and its model stays
-    in memory and can be chatted with. It stays paused when a process dies and starts again. Its
-    config can be changed meanwhile, and it can be cancelled. Pausing twice is fine."""
+    """Pause a run. Let a run stand still until it is resumed. Workers begin no new group from now on, and
+    finish the groups in flight. Its learner waits after its present step, and the run is `paused`
+    then. It keeps its place: its learner and workers take no other run of the pool. Its model stays
+    in memory and can be chatted with. The run stays paused when a process dies and starts again.
+    Its config can be changed meanwhile, and it can be cancelled. Pausing twice is fine."""
     return Request("POST", "/v1/runs/{run}/pause", RunRecord, path={"run": run}, is_keyed=True)
 
 
 def runs_resume(*, run: str) -> Request[RunRecord]:
-    """Resume a paused run. Let a paused run go on where it stands, as the same run. A run that was not paused stays as
+    """Resume a paused run. Let a paused run go on, as the same run. A run that was not paused stays as
     it is. A run that is over is continued by a new one: `POST /v1/runs` with `resume_from`."""
     return Request("POST", "/v1/runs/{run}/resume", RunRecord, path={"run": run}, is_keyed=True)
 

@@ -20,7 +20,7 @@ from typing import Protocol
 import msgspec
 
 from learner.checkpoints.captured import Captured
-from learner.checkpoints.checkpoint_retention import retain
+from learner.checkpoints.checkpoint_retention import KeepRule, retain
 from learner.checkpoints.checkpoint_writer import (
     WrittenPart,
     complete,
@@ -81,9 +81,9 @@ class CheckpointWriter(PartWriter):
     """Makes checkpoints of one run durable and current (rank 0)."""
 
     def __init__(
-        self, keep: int, disk: Disk, store: RunStore, rows: Sequence[StepFiles], ranks: Ranks
+        self, keep: KeepRule, disk: Disk, store: RunStore, rows: Sequence[StepFiles], ranks: Ranks
     ) -> None:
-        """`keep`: number of newest checkpoints to keep; `rows`: files that must be durable with a
+        """`keep`: the older checkpoints to keep; `rows`: files that must be durable with a
         step."""
         super().__init__(disk, ranks)
         self._keep, self._store, self._rows = keep, store, rows
@@ -121,5 +121,6 @@ class CheckpointWriter(PartWriter):
         self._store.commit(progress.step, progress.path)
         # After the commit: the ledger's copy proves that Redis had it.
         self._ledger.add_commit(progress.step, progress.path, self._store)
-        retain(folder, self._keep, progress)
-        self._store.event("checkpoint", {"step": progress.step, "directory": progress.path})
+        gone = retain(folder, self._keep, progress)
+        event = {"step": progress.step, "directory": progress.path, "deleted": gone}
+        self._store.event("checkpoint", event)

@@ -6,18 +6,36 @@ import re
 import shutil
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from learner.batch.staleness import Ancestry
 from learner.checkpoints.checkpoint_writer import UNFINISHED
 from learner.state import TrainingProgress
 from services.volume.checkpoint import NAME
-from services.volume.kept_checkpoints import pinned_names
+from services.volume.kept_checkpoints import hide, pinned_names
 
 
-def retain(root: Path, keep: int, current: TrainingProgress) -> list[str]:
-    """Delete all checkpoints except the newest `keep` on the path to `current`, the run's current
-    checkpoint, and the checkpoint that `current` names as kept. `current` itself always stays.
-    Returns the deleted names.
+class KeepRule(NamedTuple):
+    """The checkpoints of a run that stay besides the current, the pinned and the best one."""
+
+    newest: int
+    """How many of the newest ones."""
+    every: int | None = None
+    """A number of steps: the first checkpoint in each part of this length stays too."""
+
+    def kept(self, steps: Sequence[int]) -> set[int]:
+        """Return the indexes of the steps that stay. `steps`: of all checkpoints, in order."""
+        kept = set(range(len(steps))[-self.newest :])
+        if self.every:
+            parts = [step // self.every for step in steps]
+            kept |= {parts.index(part) for part in parts if part}
+        return kept
+
+
+def retain(root: Path, rule: KeepRule, current: TrainingProgress) -> list[str]:
+    """Delete all checkpoints except those on the path to `current`, the run's current checkpoint,
+    that `rule` keeps, and the checkpoint that `current` names as kept. `current` itself always
+    stays. Returns the deleted names.
 
     Checkpoints of a dead lineage beyond the fork were never committed, and are deleted. Unfinished
     checkpoints of dead learners are deleted too. A lineage that `current` does not know is a
@@ -33,10 +51,9 @@ def retain(root: Path, keep: int, current: TrainingProgress) -> list[str]:
     ]
     kept = {name for name in path if checkpoints[name][0] == current.kept_step}
     kept |= pinned_names(root)
-    gone = sorted(checkpoints.keys() - set(path[-keep:]) - {current.directory} - kept)
-    for name in gone:
-        # Renamed first, so a reader sees either a whole checkpoint or none.
-        (root / name).rename(root / f".{name}.old")
+    kept |= {path[place] for place in rule.kept([checkpoints[name][0] for name in path])}
+    old = sorted(checkpoints.keys() - {current.directory} - kept)
+    gone = [name for name in old if hide(root / name, f".{name}.old")]
     _delete_unfinished(root, known)
     return gone
 

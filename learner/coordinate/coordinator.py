@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from learner.batch.staleness import Ancestry
+from learner.checkpoints.checkpoint_retention import KeepRule
 from learner.coordinate.checkpoint_schedule import CheckpointSchedule
 from learner.coordinate.evaluations import EvaluationSchedule
 from learner.coordinate.first_rank import FirstRank, on_rank_0
@@ -60,7 +61,8 @@ class Coordinator(FirstRank):
             config.rollout.stream_bytes,
             seconds=training.checkpoint_seconds,
         )
-        super().__init__(config, environment, state, schedule, training.keep_checkpoints)
+        keep = KeepRule(training.keep_checkpoints, training.keep_every)
+        super().__init__(config, environment, state, schedule, keep)
         self._config, self._max_steps = config, max_steps
         self._lr: float | None = None
         """The peak of the learning rate, if it was edited."""

@@ -9,6 +9,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from learner.checkpoints.background_writer import CheckpointWriter, StepFiles
 from learner.checkpoints.captured import Captured
+from learner.checkpoints.checkpoint_retention import KeepRule
 from learner.coordinate.checkpoint_schedule import CheckpointSchedule
 from learner.coordinate.crash_limit import CrashLimit
 from learner.coordinate.run_rank import RunRank
@@ -56,9 +57,9 @@ class FirstRank(RunRank):
         environment: RunEnvironment,
         state: TrainingState,
         schedule: CheckpointSchedule,
-        keep: int,
+        keep: KeepRule,
     ) -> None:
-        """`schedule`: when checkpoints are due; `keep`: number of newest checkpoints to keep."""
+        """`schedule`: when checkpoints are due; `keep`: the older checkpoints to keep."""
         self._keep_checkpoints = keep
         super().__init__(config, environment, state)
         self._folder = environment.volume.path(f"runs/{self._store.run}")

@@ -4,6 +4,7 @@ import time
 
 import torch
 
+from learner.checkpoints.checkpoint_retention import KeepRule
 from learner.coordinate.checkpoint_schedule import CheckpointSchedule
 from learner.coordinate.first_rank import FirstRank, on_rank_0
 from learner.coordinate.process_report import ProcessReport
@@ -36,7 +37,8 @@ class SFTCoordinator(FirstRank):
         schedule = CheckpointSchedule(
             training.checkpoint_every, max_steps, budget=1, seconds=training.checkpoint_seconds
         )
-        super().__init__(config, environment, state, schedule, training.keep_checkpoints)
+        keep = KeepRule(training.keep_checkpoints, training.keep_every)
+        super().__init__(config, environment, state, schedule, keep)
         self._patience, self._max_steps = config.validation.patience, max_steps
         self._measure = config.validation.best
         self._edits: list[RunEdit] = []

@@ -21,6 +21,7 @@ EventKind = Literal[
     "edit",
     "paused",
     "resumed",
+    "deleted",
     "tracker",
 ]
 
@@ -122,7 +123,7 @@ class EvaluationEvent(_Described):
 
 
 class WorkerData(BaseModel):
-    """What a rollout worker does for the run."""
+    """A rollout worker's state in the run."""
 
     worker: str = Field(description="The worker's id.")
     state: Literal["joined", "starting", "ready", "left"] = Field(
@@ -159,6 +160,11 @@ class CheckpointData(BaseModel):
 
     step: int = Field(description="The step that it was made after.")
     directory: str = Field(description="Relative to the data volume.")
+    deleted: list[str] = Field(
+        default_factory=list,
+        description="Names of older checkpoints that were deleted for it.",
+        examples=[["step-000040-3f9a1c"]],
+    )
 
 
 class CheckpointEvent(_Described):
@@ -193,23 +199,38 @@ class EditEvent(_Described):
 
 
 class RequestData(BaseModel):
-    """Who asked. A `state` follows once the learner has done it."""
+    """The request's sender. A `state` follows once the learner has done it."""
 
     by: str = Field(description="The name of the key that asked for it.")
 
 
 class PausedEvent(_Described):
-    """A pause of the run was asked for."""
+    """A user asked the run to pause."""
 
     kind: Literal["paused"] = Field(description="The kind of event.")
     data: RequestData = Field(description="Who asked.")
 
 
 class ResumedEvent(_Described):
-    """The run was asked to go on after a pause."""
+    """A user let the paused run go on."""
 
     kind: Literal["resumed"] = Field(description="The kind of event.")
     data: RequestData = Field(description="Who asked.")
+
+
+class DeletedData(BaseModel):
+    """Files that a setting of the gateway has deleted after the run's end."""
+
+    checkpoints: list[str] = Field(description="Names of the checkpoints, which may be none.")
+    rollouts: bool = Field(description="Whether its rollouts were deleted.")
+    bytes: int = Field(description="Bytes that are free now, with those of weight versions.")
+
+
+class DeletedEvent(_Described):
+    """Files of the run were deleted after its end."""
+
+    kind: Literal["deleted"] = Field(description="The kind of event.")
+    data: DeletedData = Field(description="Which files.")
 
 
 class TrackerData(BaseModel):
@@ -239,6 +260,7 @@ class RunEvent(
             | EditEvent
             | PausedEvent
             | ResumedEvent
+            | DeletedEvent
             | TrackerEvent,
             Field(discriminator="kind"),
         ]

@@ -51,11 +51,14 @@ def rollout_bytes(config: RLConfig) -> int:
 
 def _kept(config: Config) -> int:
     """Return the most checkpoints that exist at a time: the kept ones and one that is being
-    written. A supervised run also keeps the checkpoint with the lowest loss."""
+    written. A supervised run also keeps the checkpoint with the lowest loss. Those of
+    `training.keep_every` count if the number of steps is known."""
     training = config.training
     kept = training.keep_checkpoints + (1 if isinstance(config, RLConfig) else 2)
     if training.max_steps is None:
         return kept
+    if training.keep_every:
+        kept += training.max_steps // training.keep_every
     return min(kept, -(-training.max_steps // training.checkpoint_every) + 1)
 
 

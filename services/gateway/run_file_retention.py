@@ -19,6 +19,7 @@ import anyio.to_thread
 from redis.exceptions import RedisError
 
 from services.contracts.chains import ChainRecord, references, referred
+from services.contracts.events import DeletedData
 from services.contracts.records import RunSummary
 from services.datasets.segments import UNPUBLISHED
 from services.gateway.settings import GatewaySettings
@@ -26,7 +27,7 @@ from services.models.path import named_steps
 from services.payloads import Payloads
 from services.runtime.logs import get_logger
 from services.store import Store, Unreadable
-from services.volume.kept_checkpoints import pinned_names
+from services.volume.kept_checkpoints import hide, pinned_names
 from services.volume.run_files import last_metric
 
 log = get_logger(__name__)
@@ -34,6 +35,7 @@ log = get_logger(__name__)
 CHECKPOINT = re.compile(r"step-(\d+)-.+")
 UNFINISHED_SECONDS = 24 * 3600.0
 """Another gateway may be writing a file that is younger."""
+DAY = 24 * 3600.0
 SIZE_SECONDS = 30.0
 """A measured size is used for this long."""
 
@@ -90,8 +92,8 @@ def unneeded(
     needed: Collection[str],
     steps: Collection[int] = (),
 ) -> list[Path]:
-    """List weight versions and checkpoints that a finished run need not keep. `needed` names files
-    to keep (relative to `root`), and `steps` checkpoints to keep."""
+    """List weight versions, checkpoints and rollouts that a finished run need not keep. `needed`
+    names files to keep (relative to `root`), and `steps` checkpoints to keep."""
     folder = root / "runs" / run.id
     weights = folder.glob("weights/*.safetensors")
     gone = [path for path in weights if str(path.relative_to(root)) not in needed]
@@ -107,19 +109,35 @@ def unneeded(
             and path.name not in pinned
         ]
         gone += others[: max(0, len(checkpoints) - keep)]
+    if rollouts_are_over(run, settings):
+        gone += folder.glob("rollouts")
     # A process that died may leave files that it was writing or deleting.
-    return [*gone, *folder.glob("weights/.*"), *folder.glob("checkpoints/.*")]
+    remains = ("weights/.*", "checkpoints/.*", ".rollouts")
+    return [*gone, *(path for pattern in remains for path in folder.glob(pattern))]
 
 
-def prune(paths: Iterable[Path]) -> int:
-    """Delete files and folders. Returns the freed bytes."""
-    freed = 0
+def rollouts_are_over(run: RunSummary, settings: GatewaySettings) -> bool:
+    """Return whether a run has ended so long ago that it loses its rollouts."""
+    days = settings.keep_rollouts_days
+    return bool(days is not None and run.finished and time.time() - run.finished >= days * DAY)
+
+
+def prune(paths: Iterable[Path]) -> DeletedData:
+    """Delete files and folders. Returns what was deleted: a checkpoint that was pinned meanwhile is
+    left."""
+    deleted = DeletedData(checkpoints=[], rollouts=False, bytes=0)
     for path in paths:
-        freed += folder_bytes(path) if path.is_dir() else path.stat().st_size
+        size = folder_bytes(path) if path.is_dir() else path.stat().st_size
         # Renamed first: a reader sees a whole file or folder, or none.
-        hidden = path if path.name[0] == "." else path.rename(path.with_name(f".{path.name}"))
+        hidden = path if path.name[0] == "." else hide(path, f".{path.name}")
+        if hidden is None:
+            continue
         shutil.rmtree(hidden) if hidden.is_dir() else hidden.unlink()
-    return freed
+        deleted.bytes += size
+        if CHECKPOINT.fullmatch(path.name):
+            deleted.checkpoints.append(path.name)
+        deleted.rollouts |= path.name == "rollouts"
+    return deleted
 
 
 def remove_unfinished(data: Path) -> None:
@@ -156,12 +174,15 @@ async def prune_finished(store: Store, settings: GatewaySettings) -> None:
             )
             if not gone or not await store.runs.free(run):
                 continue
-            freed = await anyio.to_thread.run_sync(prune, gone)
+            deleted = await anyio.to_thread.run_sync(prune, gone)
+            # The weight versions go after each run, and nobody misses them.
+            if deleted.checkpoints or deleted.rollouts:
+                await store.events.add(run.id, "deleted", deleted.model_dump())
         except (OSError, ValueError) as error:
             # A damaged row of metrics raises too: the best step is unknown then.
             log.warning("files of a finished run stay", run=run.id, reason=str(error))
         else:
-            log.info("files of a finished run deleted", run=run.id, bytes=freed)
+            log.info("files of a finished run deleted", run=run.id, **deleted.model_dump())
 
 
 async def _named_steps(store: Store) -> set[tuple[str, int]]:

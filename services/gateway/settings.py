@@ -64,6 +64,12 @@ class GatewaySettings(Settings):
     keep_finished_seconds: int = Field(
         60, ge=1, description="How long after its end a finished run keeps everything."
     )
+    keep_rollouts_days: float | None = Field(
+        None,
+        ge=0,
+        description="Days after its end for which a run keeps its rollouts, the answers that it "
+        "was trained on. Default: as long as it exists.",
+    )
 
     trackers: str = Field(
         "tensorboard",

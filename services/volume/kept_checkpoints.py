@@ -70,6 +70,17 @@ def pin(checkpoint: Path, is_pinned: bool) -> None:
         raise FileNotFoundError(checkpoint)
 
 
+def hide(checkpoint: Path, hidden: str) -> Path | None:
+    """Give a checkpoint that is to be deleted the name `hidden`: readers see it whole or not at
+    all. Return its new place. Return None if it is pinned: it stays. Raises OSError."""
+    place = checkpoint.rename(checkpoint.with_name(hidden))
+    # A pin that comes later finds no checkpoint, and is refused.
+    if checkpoint.with_name(f"{PINNED}{checkpoint.name}").exists():
+        place.rename(checkpoint)
+        return None
+    return place
+
+
 class TarStream:
     """A folder as a tar archive, which is read piece by piece. The files are open from the start,
     so a folder that is deleted meanwhile is still sent whole. Links and special files stay out.

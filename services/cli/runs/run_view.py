@@ -120,7 +120,12 @@ def line_of(event: Event, max_steps: int | None) -> str:
         rows = f"{counted(int(data['rows']), 'row')}{of}"
         return f"evaluation at step {data['step']}: {name} {value:.3f}{interval} on {rows}"
     if event.kind == "checkpoint":
-        return f"checkpoint at step {data.get('step')}: {data.get('directory')}"
+        gone = ", ".join(data.get("deleted", ()))
+        older = f" (in place of {gone})" if gone else ""
+        return f"checkpoint at step {data.get('step')}: {data.get('directory')}{older}"
+    if event.kind == "deleted":
+        words = [*data["checkpoints"], *(["its rollouts"] if data["rollouts"] else [])]
+        return f"deleted after its end: {', '.join(words)}"
     if event.kind == "worker":
         return f"worker {data['worker']} {data['state']}: {data['detail']}"
     if event.kind == "edit" and "values" in data:

@@ -92,7 +92,11 @@ class Training(Passes):
     """Also make a checkpoint after the first step that ends this many seconds after the last one;
     default: `checkpoint_every` alone decides."""
     keep_checkpoints: int = Field(2, ge=1)
-    """Checkpoints kept on disk, the newest ones."""
+    """Checkpoints kept on disk, the newest ones. Pinned ones stay besides, and for a supervised run
+    the best one."""
+    keep_every: int | None = Field(None, ge=1)
+    """Also keep the first checkpoint of each such number of steps: with 100 those of the steps 100,
+    200 and so on, or the next ones after these. Default: none."""
     seed: int = Field(0, ge=0)
     """Seed of the prompts' order and of all that is random in the learner."""
 

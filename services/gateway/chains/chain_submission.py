@@ -265,10 +265,11 @@ def lacks(accepted: Accepted, step: int) -> str | None:
         )
     # The last step counts, a multiple or not.
     later = -(-last // every) - step // every
-    if later >= keep:
+    keep_every = config.training.keep_every
+    if later >= keep and not (keep_every and step % keep_every == 0):
         return (
             f"makes {later} checkpoints after that of step {step}, and keeps {keep} of all: raise "
-            "training.keep_checkpoints there"
+            "training.keep_checkpoints there, or set training.keep_every"
         )
     return None
 

@@ -56,12 +56,12 @@ def test_a_finished_run_loses_its_weight_versions_and_keeps_its_checkpoints(
 ) -> None:
     folder = fill(tmp_path, "r")
 
-    freed = prune(unneeded(tmp_path, ended(), GatewaySettings(), set()))
+    freed = prune(unneeded(tmp_path, ended(), GatewaySettings(), set())).bytes
 
     assert freed == 30
     assert names(folder / "weights") == []
     assert len(names(folder / "checkpoints")) == 3
-    assert prune(unneeded(tmp_path, ended(), GatewaySettings(), set())) == 0
+    assert prune(unneeded(tmp_path, ended(), GatewaySettings(), set())).bytes == 0
 
 
 def test_what_a_killed_process_left_unfinished_is_deleted(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_the_current_checkpoint_and_the_newest_stay(
     folder = fill(tmp_path, "r")
     settings = GatewaySettings(keep_finished_checkpoints=keep)
 
-    freed = prune(unneeded(tmp_path, ended(checkpoint=current), settings, set()))
+    freed = prune(unneeded(tmp_path, ended(checkpoint=current), settings, set())).bytes
 
     assert names(folder / "checkpoints") == [f"step-{number:06d}-9f3a1c" for number in left]
     assert freed == 30 + 100 * (3 - keep)

@@ -67,6 +67,10 @@ def test_every_kind_of_event_has_a_line() -> None:
         line_of(event("worker", worker="w1", state="left", detail="it was told to stop"), None),
         line_of(event("warning", message="all rewards are zero"), None),
         line_of(event("checkpoint", step=20, directory="runs/a/checkpoints/step-000020"), None),
+        line_of(
+            event("checkpoint", step=30, directory="runs/a/checkpoints/b", deleted=["step-a"]), None
+        ),
+        line_of(event("deleted", checkpoints=["step-b"], rollouts=True, bytes=9), None),
         line_of(event("paused", by="ann"), None),
         line_of(event("resumed", by="bob"), None),
         line_of(event("evaluation", step=20, accuracy=0.5, reward=0.4, rows=100), None),
@@ -89,6 +93,8 @@ def test_every_kind_of_event_has_a_line() -> None:
         "worker w1 left: it was told to stop",
         "warning: all rewards are zero",
         "checkpoint at step 20: runs/a/checkpoints/step-000020",
+        "checkpoint at step 30: runs/a/checkpoints/b (in place of step-a)",
+        "deleted after its end: step-b, its rollouts",
         "paused on request of ann",
         "resumed on request of bob",
         "evaluation at step 20: accuracy 0.500 on 100 rows",

@@ -116,7 +116,15 @@ async def test_a_run_with_damaged_metrics_keeps_its_files_and_the_others_lose_th
     async def free(_: object) -> bool:
         return True
 
+    events: list[tuple[Any, ...]] = []
+
+    async def add(*event: Any) -> None:
+        events.append(event)
+
+    (tmp_path / "runs/whole/rollouts").mkdir()
+    (tmp_path / "runs/whole/rollouts/part-1").write_bytes(b"answers")
     store: Any = SimpleNamespace(
+        events=SimpleNamespace(add=add),
         runs=SimpleNamespace(all=listed, live=none, free=free),
         workers=SimpleNamespace(list=none),
         chains=SimpleNamespace(open=none),
@@ -124,12 +132,21 @@ async def test_a_run_with_damaged_metrics_keeps_its_files_and_the_others_lose_th
     settings = GatewaySettings(data=tmp_path, keep_finished_seconds=1, keep_finished_checkpoints=1)
 
     await run_file_retention.prune_finished(store, settings)
+    assert (tmp_path / "runs/whole/rollouts/part-1").exists()
+    settings.keep_rollouts_days = 1
+    await run_file_retention.prune_finished(store, settings)
+    await run_file_retention.prune_finished(store, settings)
 
     def steps(run: str) -> list[str]:
         return sorted(path.name for path in (tmp_path / "runs" / run / "checkpoints").iterdir())
 
     assert len(steps("damaged")) == 3
     assert steps("whole") == ["step-000001-a", "step-000003-a"]
+    assert not (tmp_path / "runs/whole/rollouts").exists()
+    assert events == [
+        ("whole", "deleted", {"checkpoints": ["step-000002-a"], "rollouts": False, "bytes": 0}),
+        ("whole", "deleted", {"checkpoints": [], "rollouts": True, "bytes": 7}),
+    ]
 
 
 def test_what_an_upload_left_whose_gateway_died_is_deleted_after_a_day(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from learner.checkpoints import checkpoint_retention as retention
 from learner.checkpoints.captured import capture
 from learner.checkpoints.checkpoint_reader import (
     UnusableCheckpoint,
@@ -16,7 +17,7 @@ from learner.checkpoints.checkpoint_reader import (
     load_random_state,
     verify,
 )
-from learner.checkpoints.checkpoint_retention import clear, retain
+from learner.checkpoints.checkpoint_retention import KeepRule, clear, retain
 from learner.checkpoints.checkpoint_writer import CRITIC, CRITIC_OPTIMIZER, write_checkpoint
 from learner.distributed import Ranks
 from learner.model.loading.model_loader import LoadedModel, load_critic, load_model
@@ -34,7 +35,7 @@ from services.contracts.config.objective.algorithm import Algorithm
 from services.contracts.config.objective.critic import Critic as CriticConfig
 from services.contracts.config.optimizer import AdamW, MuonAdamW
 from services.contracts.schema import SchemaMismatch
-from services.volume.kept_checkpoints import pin
+from services.volume.kept_checkpoints import hide, pin
 from tests.unit.learner.policies import random_samples, state_of, tiny_critic, tiny_model
 
 STATE = TrainingProgress("r1", 10, 10, [("a", 0), ("b", 5)], "models/base")
@@ -251,12 +252,16 @@ def test_a_learner_that_was_replaced_leaves_nothing(tmp_path: Path) -> None:
 LINEAGES = [("a", 0), ("b", 20), ("c", 30)]
 
 
-def left_after(root: Path, names: list[str], keep: int, step: int) -> list[str]:
+def left_after(
+    root: Path, names: list[str], keep: int, step: int, every: int | None = None
+) -> list[str]:
     for name in names:
         (root / name).mkdir()
     current = TrainingProgress("r1", step, step, LINEAGES, "models/base")
     (root / current.directory).mkdir(exist_ok=True)
-    retain(root, keep, current)
+    before = {path.name for path in root.glob("step-*")}
+    gone = retain(root, KeepRule(keep, every), current)
+    assert before - {path.name for path in root.glob("step-*")} == set(gone)
     return sorted(path.name for path in root.iterdir())
 
 
@@ -268,6 +273,28 @@ def test_a_pinned_checkpoint_stays_until_its_pin_is_taken_away(tmp_path: Path) -
     assert left_after(tmp_path, names[1:], 2, 40) == ["pinned-step-000010-a", names[0], *newest]
     pin(tmp_path / names[0], False)
     assert left_after(tmp_path, [], 2, 40) == newest
+
+
+def test_the_first_checkpoint_of_each_keep_every_steps_stays(tmp_path: Path) -> None:
+    names = [f"step-0000{step}-a" for step in ("06", "11", "12", "17")]
+    names += ["step-000025-b", "step-000031-c"]
+    left = ["step-000011-a", "step-000025-b", "step-000031-c", "step-000040-c"]
+    assert left_after(tmp_path, names, 1, 40, every=10) == left
+
+
+def test_a_checkpoint_that_is_pinned_while_it_is_deleted_stays_or_the_pin_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = tmp_path / "step-000010-a"
+    old.mkdir()
+    monkeypatch.setattr(retention, "pinned_names", lambda _: set())
+    pin(old, True)
+    left = [f"pinned-{old.name}", old.name, "step-000040-c"]
+    assert left_after(tmp_path, [], 1, 40) == left
+    pin(old, False)
+    assert hide(old, f".{old.name}") == tmp_path / f".{old.name}"
+    with pytest.raises(FileNotFoundError):
+        pin(old, True)
 
 
 def test_only_the_newest_checkpoints_stay(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from learner.checkpoints import background_writer
+from learner.checkpoints.checkpoint_retention import KeepRule
 from learner.checkpoints.checkpoint_writer import WrittenPart
 from learner.coordinate import run_rank
 from learner.coordinate.checkpoint_schedule import CheckpointSchedule
@@ -102,7 +103,7 @@ def test_the_other_ranks_do_not_wait_for_a_checkpoint_that_rank_0_leaves_out(
         one: RunRank
         if ranks.first:
             schedule = CheckpointSchedule(every=1, last_step=9, budget=1)
-            one = First(config, *of_rank(ranks, tmp_path), schedule, 2)
+            one = First(config, *of_rank(ranks, tmp_path), schedule, KeepRule(2))
         else:
             one = RunRank(config, *of_rank(ranks, tmp_path))
         try:

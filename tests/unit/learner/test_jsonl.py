@@ -10,6 +10,7 @@ import pytest
 
 from learner.checkpoints.background_writer import CheckpointWriter
 from learner.checkpoints.captured import capture
+from learner.checkpoints.checkpoint_retention import KeepRule
 from learner.optim.optimizers import Optimizers
 from learner.persist import jsonl as metrics_file
 from learner.persist.disk_retry import Disk
@@ -114,7 +115,7 @@ def test_rows_are_durable_before_the_commit_and_its_copy_after_it(
     state = TrainingProgress("r", 3, 3, [("a", 0)], "base")
     rows = MetricsFile(tmp_path, "r", disk(tmp_path))
     writer = CheckpointWriter(
-        1,
+        KeepRule(1),
         disk(tmp_path),
         Recorder(happened),  # type: ignore[arg-type]
         (rows,),

@@ -155,10 +155,16 @@ function said({ kind, data }: Event): string {
     return `${text("worker")} ${text("state")}${usual}${data["detail"] ? `: ${text("detail")}` : ""}`;
   }
   if (kind === "warning") return text("message");
-  if (kind === "checkpoint") return `step ${text("step")}: ${text("directory")}`;
+  if (kind === "checkpoint") return `step ${text("step")}: ${text("directory")}${gone(data["deleted"])}`;
+  if (kind === "deleted") return `after its end: ${[...(data["checkpoints"] as string[]), ...(data["rollouts"] ? ["its rollouts"] : [])].join(", ")}`;
   if (kind === "edit") return edited(data);
   if (kind === "paused" || kind === "resumed") return `on request of ${text("by")}`;
   return JSON.stringify(data);
+}
+
+/** The older checkpoints that were deleted for a new one. */
+function gone(names: unknown): string {
+  return Array.isArray(names) && names.length ? ` (in place of ${names.join(", ")})` : "";
 }
 
 /** A change of the run: what was asked for, or the step from which the learner has it. */

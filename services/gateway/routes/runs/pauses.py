@@ -24,11 +24,11 @@ log = get_logger(__name__)
     responses=responses(RUN_PROBLEMS | {409: "It is queued, ends, or is over"}),
 )
 async def pause(deps: Deps, record: RunDep, caller: CallerDep) -> RunRecord:
-    """Let a run stand still until it is resumed. At once workers begin no new group of it; groups
-    in flight are finished. Its learner waits after its present step, and the run is `paused` then.
-    It keeps its place: its learner and workers take no other run of the pool, and its model stays
-    in memory and can be chatted with. It stays paused when a process dies and starts again. Its
-    config can be changed meanwhile, and it can be cancelled. Pausing twice is fine."""
+    """Let a run stand still until it is resumed. Workers begin no new group from now on, and
+    finish the groups in flight. Its learner waits after its present step, and the run is `paused`
+    then. It keeps its place: its learner and workers take no other run of the pool. Its model stays
+    in memory and can be chatted with. The run stays paused when a process dies and starts again.
+    Its config can be changed meanwhile, and it can be cancelled. Pausing twice is fine."""
     after = await pause_run(deps, record, caller.name)
     log.info("run pauses", run=after.id, name=after.name, by=after.paused_by)
     return await _kept(deps, after)
@@ -44,7 +44,7 @@ async def pause(deps: Deps, record: RunDep, caller: CallerDep) -> RunRecord:
     ),
 )
 async def resume(deps: Deps, record: RunDep, caller: CallerDep) -> RunRecord:
-    """Let a paused run go on where it stands, as the same run. A run that was not paused stays as
+    """Let a paused run go on, as the same run. A run that was not paused stays as
     it is. A run that is over is continued by a new one: `POST /v1/runs` with `resume_from`."""
     after = await resume_run(deps, record, caller.name)
     log.info("run goes on", run=after.id, name=after.name, by=caller.name)
