@@ -179,10 +179,14 @@ class RunRecord(RunSummary):
     def _named(self) -> "RunRecord":
         """Take the names of model and datasets from the config."""
         self.model = self.model or text_at(self.config, POLICY) or ""
-        if not self.datasets:
-            named = dataset_names(self.config) | self.dataset_names
-            self.datasets = list(dict.fromkeys(named.values()))
+        self.datasets = self.datasets or names_of_datasets(self.config, self.dataset_names)
         return self
+
+
+def names_of_datasets(config: Any, names: dict[str, str]) -> list[str]:
+    """Return the names of the datasets in a run's config. `names`: those of datasets that the
+    config names by id."""
+    return list(dict.fromkeys((dataset_names(config) | names).values()))
 
 
 @dataclass(frozen=True)

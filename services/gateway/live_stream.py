@@ -125,8 +125,7 @@ class LiveStream:
         RedisError, and Unreadable."""
         await self._index.catch_up()
         if self._task is None or self._task.done():
-            self._index.drain()
-            self._loads = self._index.loads
+            self._begin()
             self._events.clear()
             self._task = asyncio.create_task(self._keep_reading())
         listener = Listener(self._count, self._index.changes or "", dict.fromkeys(runs, ""))
@@ -233,14 +232,18 @@ class LiveStream:
             tick += 1
             await asyncio.sleep(max(0.0, began + TICK - time.monotonic()))
 
+    def _begin(self) -> None:
+        """Take the runs as the index has them now: clients load the lists by themselves."""
+        self._index.drain()
+        self._loads = self._index.loads
+
     async def _begin_again(self) -> None:
         """Redis is back, perhaps without its newest writes."""
         for run in list(self._events):
             newest = await self._store.events.before_newest(run, 0)
             self._events[run] = _with_sequence(newest)
         await self._index.catch_up()
-        self._index.drain()
-        self._loads = self._index.loads
+        self._begin()
         self._add([_reset(self._index.changes or "")])
 
     async def _read(self, tick: int) -> None:

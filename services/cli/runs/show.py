@@ -114,6 +114,12 @@ def _facts(record: dict[str, Any]) -> Iterator[tuple[str, str]]:
             if record[name]
         ),
     )
+    # An older gateway has no edits.
+    for edit in record.get("edits") or ():
+        when = "not taken yet" if edit["step"] is None else f"from step {edit['step']}"
+        before = "" if edit["before"] is None else f"{edit['before']:g} → "
+        values = f"{edit['key']} {before}{edit['after']:g}"
+        yield "changed", escape(f"{values}, {when}, by {edit['by']}")
     if record["resume_from"]:
         how = "forked from" if record["is_fork"] else "continues"
         yield how, f"run {record['resume_from']} from step {record['resume_step'] or 0}"

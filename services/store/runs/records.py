@@ -1,11 +1,15 @@
 """Reads run records: one, some, or all, newest first."""
 
+import json
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from redis.exceptions import ResponseError
 
-from services.contracts.records import RunRecord, RunState, RunSummary
+from services.contracts.config_keys import POLICY, text_at
+from services.contracts.records import RunRecord, RunState, RunSummary, names_of_datasets
+from services.contracts.strict_json import decode
 from services.store.keys import RUNS, pool_key, run_key
 from services.store.scripts import StorePart
 from services.store.unreadable import as_text, is_damage, read_run, reading
@@ -67,6 +71,7 @@ class RunRecords(StorePart):
         rows = await pipe.execute(raise_on_error=False) if ids else []
         if away := [row for row in rows if isinstance(row, Exception) and not is_damage(row)]:
             raise away[0]
+        await self._name_old(ids, names, rows)
         return [
             None
             if isinstance(row, list) and all(value is None for value in row)
@@ -75,6 +80,29 @@ class RunRecords(StorePart):
             )
             for id, row in zip(ids, rows, strict=True)
         ]
+
+    async def _name_old(
+        self, ids: Sequence[str], names: Sequence[str], rows: Sequence[Any]
+    ) -> None:
+        """Fill in the model and the datasets of runs from before summaries had them."""
+        model, datasets = names.index("model"), names.index("datasets")
+        old = [
+            (id, row)
+            for id, row in zip(ids, rows, strict=True)
+            if isinstance(row, list) and row[model] is None and any(row)
+        ]
+        pipe = self._redis.pipeline(transaction=False)
+        for id, _ in old:
+            pipe.hmget(run_key(id, "run"), "config", "dataset_names")
+        found = await pipe.execute(raise_on_error=False) if old else []
+        for (_, row), texts in zip(old, found, strict=True):
+            try:
+                config, named = [decode(text or b"{}") for text in texts]
+                row[model] = (text_at(config, POLICY) or "").encode()
+                row[datasets] = json.dumps(names_of_datasets(config, named)).encode()
+            except (TypeError, ValueError):
+                # Damaged: the record says so where it is shown whole.
+                continue
 
     async def live(self) -> list[RunRecord]:
         """Return all runs that are not over, whole, newest first."""

@@ -82,6 +82,16 @@ async def test_a_run_is_written_once(scene: Scene) -> None:
 # --- states -------------------------------------------------------------------------------------
 
 
+async def test_a_run_from_before_summaries_had_names_has_those_of_its_config(scene: Scene) -> None:
+    await scene.start()
+    before = await scene.store.runs.summaries([RUN])
+    await scene.raw.hdel(run_key(RUN, "run"), "model", "datasets")
+    after = await scene.store.runs.summaries([RUN, "nobody"])
+    assert after == [*before, None]
+    assert after[0] is not None
+    assert (after[0].model, after[0].datasets) != ("", [])
+
+
 async def test_states_follow_each_other_and_each_is_an_event(scene: Scene) -> None:
     runs = scene.store.runs
     await scene.dataset(10)
