@@ -94,8 +94,8 @@ class RunRecords(StorePart):
         pipe = self._redis.pipeline(transaction=False)
         for id, _ in old:
             pipe.hmget(run_key(id, "run"), "config", "dataset_names")
-        found = await pipe.execute(raise_on_error=False) if old else []
-        for (_, row), texts in zip(old, found, strict=True):
+        configs = await pipe.execute(raise_on_error=False) if old else []
+        for (_, row), texts in zip(old, configs, strict=True):
             try:
                 config, named = [decode(text or b"{}") for text in texts]
                 row[model] = (text_at(config, POLICY) or "").encode()
