@@ -363,6 +363,8 @@ class CheckpointData(Model):
     """The step that it was made after."""
     directory: str
     """Relative to the data volume."""
+    deleted: list[str] = []
+    """Names of older checkpoints that were deleted for it."""
 
 
 class CheckpointEvent(Model):
@@ -544,6 +546,32 @@ class DatasetShare(Model):
     """Rows of an epoch that are its."""
     share: float
     """The same as a share of the epoch."""
+
+
+class DeletedData(Model):
+    """Files that a setting of the gateway has deleted after the run's end."""
+
+    checkpoints: list[str]
+    """Names of the checkpoints, which may be none."""
+    rollouts: bool
+    """Whether its rollouts were deleted."""
+    bytes: int
+    """Bytes that are free now, with those of weight versions."""
+
+
+class DeletedEvent(Model):
+    """Files of the run were deleted after its end."""
+
+    run: str | None = None
+    """The run's id; only `GET /v1/stream` has it."""
+    id: str
+    """Orders events within the run; send it as `Last-Event-ID` to go on after it."""
+    time: float
+    """Unix seconds, by the sender's clock."""
+    kind: Literal["deleted"]
+    """The kind of event."""
+    data: DeletedData
+    """Which files."""
 
 
 class DeletedFile(Model):
@@ -1412,7 +1440,7 @@ class PartsOfUpload(Model):
 
 
 class PausedEvent(Model):
-    """A pause of the run was asked for."""
+    """A user asked the run to pause."""
 
     run: str | None = None
     """The run's id; only `GET /v1/stream` has it."""
@@ -1774,14 +1802,14 @@ class Repetitions(Model):
 
 
 class RequestData(Model):
-    """Who asked. A `state` follows once the learner has done it."""
+    """The request's sender. A `state` follows once the learner has done it."""
 
     by: str
     """The name of the key that asked for it."""
 
 
 class ResumedEvent(Model):
-    """The run was asked to go on after a pause."""
+    """A user let the paused run go on."""
 
     run: str | None = None
     """The run's id; only `GET /v1/stream` has it."""
@@ -2833,7 +2861,7 @@ class Why(Model):
 
 
 class WorkerData(Model):
-    """What a rollout worker does for the run."""
+    """A rollout worker's state in the run."""
 
     worker: str
     """The worker's id."""
@@ -3943,6 +3971,7 @@ list may be empty where agents or an episode of your own say all rewards, and wi
                 "checkpoint_every": 10,
                 "checkpoint_seconds": None,
                 "keep_checkpoints": 2,
+                "keep_every": None,
                 "seed": 0,
             }
         )
@@ -4276,6 +4305,7 @@ class SFTConfig(Model):
                 "checkpoint_every": 10,
                 "checkpoint_seconds": None,
                 "keep_checkpoints": 2,
+                "keep_every": None,
                 "seed": 0,
                 "rows_per_step": None,
             }
@@ -4399,7 +4429,11 @@ the same groups."""
     """Also make a checkpoint after the first step that ends this many seconds after the last one;
 default: `checkpoint_every` alone decides."""
     keep_checkpoints: int = 2
-    """Checkpoints kept on disk, the newest ones."""
+    """Checkpoints kept on disk, the newest ones. Pinned ones stay besides, and for a supervised run
+the best one."""
+    keep_every: int | None = None
+    """Also keep the first checkpoint of each such number of steps: with 100 those of the steps 100,
+200 and so on, or the next ones after these. Default: none."""
     seed: int = 0
     """Seed of the prompts' order and of all that is random in the learner."""
     rows_per_step: int | None = None
@@ -4714,7 +4748,11 @@ the same groups."""
     """Also make a checkpoint after the first step that ends this many seconds after the last one;
 default: `checkpoint_every` alone decides."""
     keep_checkpoints: int = 2
-    """Checkpoints kept on disk, the newest ones."""
+    """Checkpoints kept on disk, the newest ones. Pinned ones stay besides, and for a supervised run
+the best one."""
+    keep_every: int | None = None
+    """Also keep the first checkpoint of each such number of steps: with 100 those of the steps 100,
+200 and so on, or the next ones after these. Default: none."""
     seed: int = 0
     """Seed of the prompts' order and of all that is random in the learner."""
 
@@ -4839,6 +4877,7 @@ RunEvent: TypeAlias = (
     | EditEvent
     | PausedEvent
     | ResumedEvent
+    | DeletedEvent
     | TrackerEvent
 )
 """An event of a run; `kind` says which."""
