@@ -127,6 +127,11 @@ def test_each_step_starts_from_the_one_before_and_a_failed_one_is_resumed(
 
     assert ends("succeeded") == third["run"]
     assert headrace("watch", id).returncode == 0
+    # Of a chain these show the last run.
+    for command in ("metrics", "evaluations", "checkpoints", "rollouts"):
+        shown = headrace(command, id)
+        assert (shown.returncode, "no " in shown.stdout) == (0, True), (command, shown)
+    assert third["run"] in headrace("chat", id, "2+2=").stderr
     over = api.get(f"/v1/chains/{id}").json()
     assert (over["state"], over["reason"]) == ("succeeded", "")
     assert "sums" in headrace("chains").stdout
