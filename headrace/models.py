@@ -76,6 +76,24 @@ class Answers(Model):
     """`cursor` of the next page. Null: this is the last page."""
 
 
+class AnthropicError(Model):
+    """An error in the format of Anthropic's API."""
+
+    type: str
+    """`invalid_request_error`, `api_error`, or by the status: `authentication_error`, `permission_error`, `not_found_error`, `request_too_large`, `rate_limit_error`, `overloaded_error`, `timeout_error`"""
+    message: str
+    """What went wrong, and the way out."""
+
+
+class AnthropicErrorDocument(Model):
+    """An error of a route of Anthropic's API."""
+
+    type: Literal["error"]
+    """`error`."""
+    error: AnthropicError
+    """What is wrong."""
+
+
 class ApiKeyRecord(Model):
     """An API key, without the key."""
 
@@ -453,6 +471,39 @@ class CompletionsRequest(Model):
     """A text, or a list of token ids."""
 
 
+class ConversationAnswer(Model):
+    """A conversation as OpenAI's API gives it."""
+
+    id: str
+    """Its name."""
+    object: Literal["conversation"]
+    """`conversation`."""
+    created_at: int
+    """Unix time."""
+    metadata: dict[str, Any]
+    """Texts by name."""
+
+
+class CountAnswer(Model):
+    """The length of a prompt."""
+
+    input_tokens: int
+    """Tokens of the prompt."""
+
+
+class CountRequest(Model):
+    """A request whose tokens are counted."""
+
+    model: Any = None
+    """In a session it is ignored: there is one."""
+    messages: Any = None
+    """The conversation so far, and new messages: texts, calls, their results."""
+    system: Any = None
+    """A text, or blocks of text."""
+    tools: Any = None
+    """Tools with an `input_schema` that the policy may call."""
+
+
 class DatasetDefaults(Model):
     """How the rows of a dataset are asked and scored if a submission itself does not say."""
 
@@ -546,6 +597,17 @@ class DatasetShare(Model):
     """Rows of an epoch that are its."""
     share: float
     """The same as a share of the epoch."""
+
+
+class Deleted(Model):
+    """What was deleted."""
+
+    id: str
+    """Its name."""
+    object: str
+    """`response` or `conversation.deleted`."""
+    deleted: bool = True
+    """True."""
 
 
 class DeletedData(Model):
@@ -1073,6 +1135,21 @@ class HostNeed(Model):
     """What to change if it does not fit."""
 
 
+class Items(Model):
+    """Items of a response or of a conversation."""
+
+    object: Literal["list"] = "list"
+    """`list`."""
+    data: list[dict[str, Any]]
+    """All of them."""
+    first_id: str = ""
+    """The first one's id."""
+    last_id: str = ""
+    """The last one's id."""
+    has_more: bool = False
+    """False: these are all."""
+
+
 class JsonSchema(Model):
     """A JSON Schema (draft 2020-12)."""
 
@@ -1226,6 +1303,50 @@ class MadeVerifier(Model):
     """Tests in the file: all have passed."""
 
 
+class MessagesAnswer(Model):
+    """An answer as Anthropic's API gives it."""
+
+    id: str
+    """Its name."""
+    type: Literal["message"]
+    """`message`."""
+    role: Literal["assistant"]
+    """`assistant`."""
+    model: str
+    """The run."""
+    content: list[dict[str, Any]]
+    """Blocks: `thinking`, `text`, `tool_use`."""
+    stop_reason: str
+    """`end_turn`, `tool_use`, `max_tokens`, `stop_sequence`."""
+    stop_sequence: str | None
+    """The text at which the answer ended."""
+    usage: dict[str, int]
+    """Tokens of prompt and answer."""
+
+
+class MessagesRequest(Model):
+    """A request of Anthropic's Messages API."""
+
+    model: Any = None
+    """In a session it is ignored: there is one."""
+    messages: Any = None
+    """The conversation so far, and new messages: texts, calls, their results."""
+    system: Any = None
+    """A text, or blocks of text."""
+    tools: Any = None
+    """Tools with an `input_schema` that the policy may call."""
+    max_tokens: Any = None
+    """Longest answer."""
+    stream: Any = None
+    """Whether the answer comes as server-sent events."""
+    stop_sequences: Any = None
+    """Up to 4 texts at which the answer ends."""
+    tool_choice: Any = None
+    """`auto`, `none`; in runs with `sampling.top_k` also `any` and `tool`."""
+    temperature: Any = None
+    """In a session that of the run."""
+
+
 class ModelEvaluation(Model):
     """An evaluation of a model: its run and its progress."""
 
@@ -1244,6 +1365,22 @@ class ModelEvaluations(Model):
     """Each with its progress or figures."""
     next: str | None
     """`cursor` of the next page. Null: this is the last page."""
+
+
+class NewConversation(Model):
+    """A conversation that begins."""
+
+    items: Any = None
+    """What it begins with: items."""
+    metadata: Any = None
+    """Texts by name, kept with it."""
+
+
+class NewItems(Model):
+    """Items for a conversation."""
+
+    items: Any = None
+    """Items that are added to its end."""
 
 
 class NewKey(Model):
@@ -1496,6 +1633,63 @@ class PolicyCompletionsRequest(Model):
     """`json_object` or `json_schema`, in runs with `sampling.top_k`."""
     prompt: Any = None
     """A text, or a list of token ids."""
+
+
+class PolicyCountRequest(Model):
+    """A request whose tokens are counted, to a run's policy."""
+
+    model: Any = None
+    """`RUN` or `RUN@latest` for the newest version that a worker serves, `RUN@STEP` for the version after so many steps, while a worker serves it. RUN is an id, the beginning of one, or a name."""
+    messages: Any = None
+    """The conversation so far, and new messages: texts, calls, their results."""
+    system: Any = None
+    """A text, or blocks of text."""
+    tools: Any = None
+    """Tools with an `input_schema` that the policy may call."""
+
+
+class PolicyMessagesRequest(Model):
+    """A request of Anthropic's Messages API, to a run's policy."""
+
+    model: Any = None
+    """`RUN` or `RUN@latest` for the newest version that a worker serves, `RUN@STEP` for the version after so many steps, while a worker serves it. RUN is an id, the beginning of one, or a name."""
+    messages: Any = None
+    """The conversation so far, and new messages: texts, calls, their results."""
+    system: Any = None
+    """A text, or blocks of text."""
+    tools: Any = None
+    """Tools with an `input_schema` that the policy may call."""
+    max_tokens: Any = None
+    """Longest answer."""
+    stream: Any = None
+    """Whether the answer comes as server-sent events."""
+    stop_sequences: Any = None
+    """Up to 4 texts at which the answer ends."""
+    tool_choice: Any = None
+    """`auto`, `none`; in runs with `sampling.top_k` also `any` and `tool`."""
+    temperature: Any = None
+    """Also `top_p`, `top_k`, `min_p` and penalties. Default: those that the run samples with."""
+
+
+class PolicyResponsesRequest(Model):
+    """A request of OpenAI's Responses API, to a run's policy."""
+
+    model: Any = None
+    """`RUN` or `RUN@latest` for the newest version that a worker serves, `RUN@STEP` for the version after so many steps, while a worker serves it. RUN is an id, the beginning of one, or a name."""
+    input: Any = None
+    """A text, or items: messages, function calls and their outputs."""
+    instructions: Any = None
+    """A text that comes before the conversation."""
+    tools: Any = None
+    """Tools of type `function` that the policy may call."""
+    stream: Any = None
+    """Whether the answer comes as server-sent events."""
+    max_output_tokens: Any = None
+    """Longest answer."""
+    temperature: Any = None
+    """Also `top_p`, `top_k`, `min_p` and penalties. Default: those that the run samples with."""
+    text: Any = None
+    """With `format`: `json_object` or `json_schema`, as `response_format`."""
 
 
 class PoolLoad(Model):
@@ -1806,6 +2000,25 @@ class RequestData(Model):
 
     by: str
     """The name of the key that asked for it."""
+
+
+class ResponsesAnswer(Model):
+    """A response as OpenAI's API gives it, with all that it repeats of its request."""
+
+    id: str
+    """Its name."""
+    object: Literal["response"]
+    """`response`."""
+    created_at: int
+    """Unix time."""
+    status: str
+    """`completed` or `incomplete`."""
+    model: str
+    """The run."""
+    output: list[dict[str, Any]]
+    """Items: `reasoning`, `message`, and calls."""
+    usage: dict[str, Any]
+    """Tokens of prompt and answer."""
 
 
 class ResumedEvent(Model):
@@ -2472,6 +2685,33 @@ class SeriesNames(Model):
     """The run's id."""
     names: list[NewestValue]
     """In alphabetical order."""
+
+
+class SessionResponsesRequest(Model):
+    """A request of OpenAI's Responses API in a session, which keeps responses."""
+
+    model: Any = None
+    """In a session it is ignored: there is one."""
+    input: Any = None
+    """A text, or items: messages, function calls and their outputs."""
+    instructions: Any = None
+    """A text that comes before the conversation."""
+    tools: Any = None
+    """Tools of type `function` that the policy may call."""
+    stream: Any = None
+    """Whether the answer comes as server-sent events."""
+    max_output_tokens: Any = None
+    """Longest answer."""
+    temperature: Any = None
+    """In a session that of the run."""
+    text: Any = None
+    """With `format`: `json_object` or `json_schema`, as `response_format`."""
+    previous_response_id: Any = None
+    """A response of the session to continue."""
+    conversation: Any = None
+    """A conversation of the session to continue."""
+    store: Any = None
+    """False: the response cannot be named later."""
 
 
 class StateData(Model):

@@ -16,10 +16,14 @@ from headrace.models import (
     Checkpoint,
     CheckpointList,
     CompletionsRequest,
+    ConversationAnswer,
+    CountAnswer,
+    CountRequest,
     DatasetFindings,
     DatasetList,
     DatasetPreview,
     DatasetRecord,
+    Deleted,
     DeletedFile,
     DryRun,
     EndAnswer,
@@ -35,6 +39,7 @@ from headrace.models import (
     GraderToRun,
     GraderToValidate,
     Health,
+    Items,
     JsonSchema,
     KeyList,
     LeasedGroup,
@@ -42,8 +47,12 @@ from headrace.models import (
     LogPage,
     MadeKey,
     MadeVerifier,
+    MessagesAnswer,
+    MessagesRequest,
     ModelEvaluation,
     ModelEvaluations,
+    NewConversation,
+    NewItems,
     NewKey,
     NewSession,
     NewUpload,
@@ -55,12 +64,16 @@ from headrace.models import (
     PartsOfUpload,
     PolicyChatRequest,
     PolicyCompletionsRequest,
+    PolicyCountRequest,
+    PolicyMessagesRequest,
+    PolicyResponsesRequest,
     PoolLoad,
     PreviewRequest,
     PromptAddition,
     PromptsAdded,
     RecipeList,
     RecipeModel,
+    ResponsesAnswer,
     Resumption,
     RewardAnswer,
     RewardRequest,
@@ -80,6 +93,7 @@ from headrace.models import (
     ScoredAnswer,
     SeriesAnswer,
     SeriesNames,
+    SessionResponsesRequest,
     Upload,
     Uploaded,
     UploadRequest,
@@ -587,6 +601,28 @@ def completions_create(*, body: PolicyCompletionsRequest | dict[str, Any]) -> Re
     return Request("POST", "/v1/completions", OpenAIAnswer, body=body)
 
 
+def messages_create(
+    *, beta: str | None = None, body: PolicyMessagesRequest | dict[str, Any]
+) -> Request[MessagesAnswer]:
+    """Ask a run's policy, by Anthropic's API. Anthropic's Messages, answered as `/v1/chat/completions` answers the same messages."""
+    return Request("POST", "/v1/messages", MessagesAnswer, query={"beta": beta}, body=body)
+
+
+def messages_count(
+    *, beta: str | None = None, body: PolicyCountRequest | dict[str, Any]
+) -> Request[CountAnswer]:
+    """Count a prompt's tokens, by Anthropic's API. The number of tokens of the prompt that `/v1/messages` would make. Nothing is sampled."""
+    return Request(
+        "POST", "/v1/messages/count_tokens", CountAnswer, query={"beta": beta}, body=body
+    )
+
+
+def responses_create(*, body: PolicyResponsesRequest | dict[str, Any]) -> Request[ResponsesAnswer]:
+    """Ask a run's policy, by OpenAI's Responses API. OpenAI's Responses, answered as `/v1/chat/completions` answers the same messages. Nothing is
+    kept: send the whole conversation, or ask in a session, which keeps its responses."""
+    return Request("POST", "/v1/responses", ResponsesAnswer, body=body)
+
+
 def recipes_list(*, limit: int | None = None, cursor: str | None = None) -> Request[RecipeList]:
     """List recipes. All recipes, each with when to use it, page by page."""
     return Request("GET", "/v1/recipes", RecipeList, query={"limit": limit, "cursor": cursor})
@@ -976,6 +1012,36 @@ def session_completions_create(
     )
 
 
+def session_messages_create(
+    *, session: str, beta: str | None = None, body: MessagesRequest | dict[str, Any]
+) -> Request[MessagesAnswer]:
+    """A turn of the session, by Anthropic's API. Anthropic's Messages. A request continues the conversation of the session that its messages
+    begin with, or begins one, whichever API the earlier turns came by."""
+    return Request(
+        "POST",
+        "/v1/sessions/{session}/v1/messages",
+        MessagesAnswer,
+        path={"session": session},
+        query={"beta": beta},
+        body=body,
+    )
+
+
+def session_messages_count(
+    *, session: str, beta: str | None = None, body: CountRequest | dict[str, Any]
+) -> Request[CountAnswer]:
+    """Count a prompt's tokens, by Anthropic's API. The number of tokens of these messages in the chat template. It is no turn: nothing is
+    sampled. The prompt of a later turn has the tokens that were sampled, which may be others."""
+    return Request(
+        "POST",
+        "/v1/sessions/{session}/v1/messages/count_tokens",
+        CountAnswer,
+        path={"session": session},
+        query={"beta": beta},
+        body=body,
+    )
+
+
 def sessions_reward(*, session: str, body: RewardRequest | dict[str, Any]) -> Request[RewardAnswer]:
     """What a session has earned. `{"reward": 0.5}`, or `{"components": {"format": 0.2, "right": 1}}`, whose sum is the reward,
     or `{"reward": null, "error": "the tool broke"}`: the session is then not trained. The first one
@@ -1027,6 +1093,121 @@ def groups_release(*, attempt: str, run: str) -> Request[None]:
         None,
         path={"attempt": attempt, "run": run},
         is_repeatable=True,
+    )
+
+
+def session_responses_create(
+    *, session: str, body: SessionResponsesRequest | dict[str, Any]
+) -> Request[ResponsesAnswer]:
+    """A turn of the session, by OpenAI's Responses API. OpenAI's Responses. A request continues the response or the conversation that it names, or
+    the conversation of the session that its items begin with, whichever API the earlier turns came
+    by. It is answered by one turn."""
+    return Request(
+        "POST",
+        "/v1/sessions/{session}/v1/responses",
+        ResponsesAnswer,
+        path={"session": session},
+        body=body,
+    )
+
+
+def session_responses_get(*, response: str, session: str) -> Request[ResponsesAnswer]:
+    """A response that the session keeps. The response as it was answered, for an hour after the session's last call."""
+    return Request(
+        "GET",
+        "/v1/sessions/{session}/v1/responses/{response}",
+        ResponsesAnswer,
+        path={"response": response, "session": session},
+    )
+
+
+def session_responses_delete(*, response: str, session: str) -> Request[Deleted]:
+    """Delete a response. It can no longer be read or continued. Its turn is trained nevertheless."""
+    return Request(
+        "DELETE",
+        "/v1/sessions/{session}/v1/responses/{response}",
+        Deleted,
+        path={"response": response, "session": session},
+    )
+
+
+def session_responses_input(
+    *,
+    response: str,
+    session: str,
+    order: Literal["asc", "desc"] | None = None,
+    limit: int | None = None,
+) -> Request[Items]:
+    """The items of a response's request. What the request of the response brought, without the conversation that it continued."""
+    return Request(
+        "GET",
+        "/v1/sessions/{session}/v1/responses/{response}/input_items",
+        Items,
+        path={"response": response, "session": session},
+        query={"order": order, "limit": limit},
+    )
+
+
+def session_conversations_create(
+    *, session: str, body: NewConversation | dict[str, Any]
+) -> Request[ConversationAnswer]:
+    """Begin a conversation that the session keeps. A request of the Responses API continues it by its id, and adds its items and answer."""
+    return Request(
+        "POST",
+        "/v1/sessions/{session}/v1/conversations",
+        ConversationAnswer,
+        path={"session": session},
+        body=body,
+    )
+
+
+def session_conversations_get(*, conversation: str, session: str) -> Request[ConversationAnswer]:
+    """A conversation that the session keeps. Its metadata. Its items have an address of their own."""
+    return Request(
+        "GET",
+        "/v1/sessions/{session}/v1/conversations/{conversation}",
+        ConversationAnswer,
+        path={"conversation": conversation, "session": session},
+    )
+
+
+def session_conversations_delete(*, conversation: str, session: str) -> Request[Deleted]:
+    """Delete a conversation. Its responses stay, and are trained."""
+    return Request(
+        "DELETE",
+        "/v1/sessions/{session}/v1/conversations/{conversation}",
+        Deleted,
+        path={"conversation": conversation, "session": session},
+    )
+
+
+def session_conversations_items(
+    *,
+    conversation: str,
+    session: str,
+    order: Literal["asc", "desc"] | None = None,
+    limit: int | None = None,
+) -> Request[Items]:
+    """The items of a conversation. All messages, calls and outputs of the conversation."""
+    return Request(
+        "GET",
+        "/v1/sessions/{session}/v1/conversations/{conversation}/items",
+        Items,
+        path={"conversation": conversation, "session": session},
+        query={"order": order, "limit": limit},
+    )
+
+
+def session_conversations_add(
+    *, conversation: str, session: str, body: NewItems | dict[str, Any]
+) -> Request[Items]:
+    """Add items to a conversation. The next request continues the conversation with them."""
+    return Request(
+        "POST",
+        "/v1/sessions/{session}/v1/conversations/{conversation}/items",
+        Items,
+        path={"conversation": conversation, "session": session},
+        body=body,
     )
 
 

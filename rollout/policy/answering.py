@@ -12,6 +12,7 @@ from contextlib import aclosing
 from http import HTTPStatus
 from typing import Any
 
+from rollout.text.answer_text import before_stop
 from rollout.text.chat_rendering import opening, text_tokens
 from rollout.vllm.client.connection import VLLMUnavailable
 from rollout.vllm.client.policy_client import RequestRefused
@@ -68,11 +69,14 @@ class Answering:
             prompt = await self._prompt(call)
         except ValueError as error:
             raise NotAnswered(HTTPStatus.BAD_REQUEST, f"{param}: {error}", param) from error
+        if asked.count:
+            say(Piece(finish_reason="stop", prompt_tokens=len(prompt)))
+            return
         params = self._params(asked, len(prompt), param)
         # Parsers need the whole answer.
         whole = call.kind == "chat" and bool(call.tools or self._reasoning)
         sampled: list[int] = []
-        reason = ABORTED
+        reason, stop = ABORTED, ""
         while reason == ABORTED and len(sampled) < params["max_tokens"]:
             remaining = rest_of(params, 0, len(sampled)) if sampled else params
             async with aclosing(self._deltas([*prompt, *sampled], remaining)) as deltas:
@@ -82,6 +86,7 @@ class Answering:
                         self._check(asked, tag)
                     sampled += delta.token_ids
                     reason = delta.finish_reason or reason
+                    stop = delta.stop or stop
                     if delta.text and not whole:
                         say(Piece(text=delta.text))
         message = None
@@ -89,10 +94,13 @@ class Answering:
             message = await assistant_message(
                 self._context, sampled, call.messages, call.tools, call.parallel_tool_calls
             )
+            if isinstance(message["content"], str):
+                message["content"], _ = before_stop(message["content"], call.stop)
         say(
             Piece(
                 message=message,
                 finish_reason="length" if reason == ABORTED else reason,
+                stop=stop,
                 prompt_tokens=len(prompt),
                 sampled_tokens=len(sampled),
             )

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from rollout.text.answer_text import text_of
+from rollout.text.answer_text import before_stop, text_of
 from rollout.text.chat_rendering import added, opening, text_tokens, tokens
 from rollout.vllm.client.policy_client import RequestRefused
 from rollout.vllm.client.response import Sample, sampling_params
@@ -72,7 +72,7 @@ class TurnSampler:
         params = self._params(call, tokens_left, len(prompt), seed)
         try:
             (sample,) = await self._context.policy.generate(prompt, 1, params)
-            message = await self._message(call, sample)
+            message, stop = await self._message(call, sample)
         except RequestRefused as error:
             # vLLM checks only the answer's format; the gateway has checked all other parameters.
             of = "tool_choice" if "tool_choice" in (call.structured or {}) else "response_format"
@@ -92,6 +92,7 @@ class TurnSampler:
             versions=[(span.version, span.start, span.end) for span in sample.spans],
             sampling_mask=mask.pack() if mask is not None else None,
             finish_reason=sample.finish_reason,
+            stop=stop,
             message=message,
             prompt_tokens=len(prompt),
             created=int(time.time()),
@@ -162,18 +163,20 @@ class TurnSampler:
                 }
         return params
 
-    async def _message(self, call: Call, sample: Sample) -> dict[str, Any]:
-        """Return the answer as the client gets it."""
-        ids, stop = sample.token_ids.tolist(), call.stop
+    async def _message(self, call: Call, sample: Sample) -> tuple[dict[str, Any], str]:
+        """Return the answer as the client gets it, and the `stop` text that ended it."""
+        ids = sample.token_ids.tolist()
         if call.kind != "chat":
             text = text_of(self._context.tokenizer, without_end(self._context, ids))
-            return {"text": _before(text, stop)}
+            text, stop = before_stop(text, call.stop)
+            return {"text": text}, stop
         message = await assistant_message(
             self._context, ids, call.messages, call.tools, call.parallel_tool_calls
         )
+        stop = ""
         if isinstance(message["content"], str):
-            message["content"] = _before(message["content"], stop)
-        return message
+            message["content"], stop = before_stop(message["content"], call.stop)
+        return message, stop
 
 
 def is_spent(turn: Turn) -> bool:
@@ -205,11 +208,6 @@ def _spent(call: Call, earlier: Sequence[Turn], begins: int, prompt: int) -> Sam
     )
     newest = next(turn.versions[-1][0] for turn in reversed(earlier) if turn.versions)
     return SampledTurn(turn, *_history(call, message, []), parse_version_tag(newest))
-
-
-def _before(text: str, stops: Sequence[str]) -> str:
-    ends = [at for stop in stops if (at := text.find(stop)) >= 0]
-    return text[: min(ends)] if ends else text
 
 
 def _history(call: Call, message: dict[str, Any], ids: list[int]) -> tuple[str, int | None]:

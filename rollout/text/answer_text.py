@@ -44,6 +44,13 @@ def prefill(
     return prefill_of(text)
 
 
+def before_stop(text: str, stops: Sequence[str]) -> tuple[str, str]:
+    """Return `text` up to the first of `stops` in it, and that stop; '' if it has none."""
+    ends = [(at, stop) for stop in stops if (at := text.find(stop)) >= 0]
+    at, stop = min(ends, default=(len(text), ""))
+    return text[:at], stop
+
+
 def _tags(tokenizer: TokenizerLike) -> dict[int, str]:
     """Return the special tokens that are tags of thoughts, by id."""
     if tokenizer not in _kept:

@@ -49,7 +49,9 @@ async def _sample(state: Any, body: bytes, send: Send) -> None:
             sample = output.outputs[0]
             spans = [(str(v.version), v.start, v.end) for v in sample.weight_versions or []]
             reason = sample.finish_reason and str(sample.finish_reason)
-            await say(Delta(sample.text, list(sample.token_ids), reason, spans))
+            # A number is the id of a stop token.
+            stop = sample.stop_reason if isinstance(sample.stop_reason, str) else ""
+            await say(Delta(sample.text, list(sample.token_ids), reason, spans, stop))
     except Exception as error:
         refused = isinstance(error, VLLMClientError | ValueError | TypeError)
         status, cause = (400, error) if refused else (500, error.__cause__ or error)

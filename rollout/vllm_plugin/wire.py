@@ -78,6 +78,8 @@ class Delta(msgspec.Struct, omit_defaults=True):
     """Set in the last delta."""
     versions: list[tuple[str, int, int]] = []
     """Set in the last delta; see Choice."""
+    stop: str = ""
+    """Set in the last delta: the stop text that ended the answer."""
     error: str = ""
     """Why the answer breaks off."""
 

@@ -18,6 +18,8 @@ class PolicyCall(msgspec.Struct, kw_only=True):
     """vLLM's sampling parameters that the client chose."""
     max_tokens: int
     """The most that an answer may have here, whatever the client asks for."""
+    count: bool = False
+    """Whether only the prompt's tokens are counted: nothing is sampled."""
 
 
 class Failure(msgspec.Struct, kw_only=True):
@@ -42,6 +44,8 @@ class Piece(msgspec.Struct, kw_only=True, omit_defaults=True):
     it."""
     finish_reason: str | None = None
     """In the last piece: vLLM's `stop` or `length`."""
+    stop: str = ""
+    """In the last piece: the `stop` text of the call that ended the answer, if one did."""
     prompt_tokens: int = 0
     """In the last piece."""
     sampled_tokens: int = 0

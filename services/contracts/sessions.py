@@ -45,6 +45,8 @@ class Turn(msgspec.Struct, kw_only=True):
     """`SamplingMask.pack`, with `sampling.top_k`."""
     finish_reason: str
     """vLLM's: `stop` or `length`."""
+    stop: str = ""
+    """The `stop` text of the call that ended the answer, if one did."""
     message: dict[str, Any]
     """The answer as the client got it: an assistant's message, or {"text": …}."""
     prompt_tokens: int
@@ -186,6 +188,8 @@ def normalized(message: dict[str, Any]) -> dict[str, Any]:
         # Pydantic AI takes reasoning out of an answer, and puts it back between other blanks.
         compared["content"] = "".join(part.strip() for part in parts)
     if calls := message.get("tool_calls"):
+        # Anthropic's clients drop a blank text beside calls.
+        compared["content"] = compared["content"] if compared["content"].strip() else ""
         compared["tool_calls"] = [
             [call.get("id"), call["function"]["name"], _read(call["function"]["arguments"])]
             for call in calls

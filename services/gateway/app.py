@@ -39,6 +39,7 @@ from services.gateway.run_details import RunDetails
 from services.gateway.run_file_retention import Sizes, keep_pruning
 from services.gateway.run_index import RunIndex
 from services.gateway.sessions.dataset_rows import DatasetRows
+from services.gateway.sessions.responses import Responses
 from services.gateway.sessions.turn_requests import Turns
 from services.gateway.settings import GatewaySettings
 from services.gateway.tracking import TrackerCarriers
@@ -77,8 +78,8 @@ Every error is an [RFC 9457](https://www.rfc-editor.org/rfc/rfc9457) problem doc
 (`application/problem+json`): `detail` says what is wrong and the way out, `problems` lists each
 thing where several are. A query parameter that a route does not have is refused with 422, and so
 are several values for a parameter that takes one. Errors of `/v1/chat/completions`,
-`/v1/completions`, `/v1/models` and below `/v1/sessions/` and `/openai/v1/` have the format of
-OpenAI's API instead.
+`/v1/completions`, `/v1/models`, `/v1/responses` and below `/v1/sessions/` and `/openai/v1/` have
+the format of OpenAI's API instead, and errors of Anthropic's Messages the format of Anthropic's.
 """
 
 TAGS = [
@@ -89,12 +90,12 @@ TAGS = [
     {
         "name": "sessions",
         "description": "Agents that are trained: groups of sessions, and the "
-        "OpenAI API of each (docs/agents.md). Its errors have OpenAI's format.",
+        "APIs of each (docs/agents.md): OpenAI's and Anthropic's, each with its own errors.",
     },
     {
         "name": "policy",
-        "description": "OpenAI's API for the policies that runs train. Its errors have OpenAI's "
-        "format.",
+        "description": "OpenAI's and Anthropic's APIs for the policies that runs train, each with "
+        "its own errors.",
     },
     {
         "name": "fine-tuning",
@@ -141,7 +142,8 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
                 LiveStream(store, index, details.of),
                 Bandwidth(settings.file_bandwidth_mbit),
                 Reports(store, volume),
-                Turns(store),
+                turns := Turns(store),
+                Responses(store, turns),
                 Payloads(store, place_of(settings)),
                 OpenCalls(settings),
                 DatasetRows(volume),

@@ -1,9 +1,10 @@
 """Authenticates requests: by an API key, by the key of an agent's session, or by the page's cookie.
 
-A key stands in the header `Authorization: Bearer KEY`. The page has a session instead: its cookie
-holds a token, which differs from the key. The browser also sends the cookie with requests from
-other sites' pages, and to other ports of this host. So a change with the cookie must come from this
-gateway's own page. A session ends by logout, by time, or when its key is revoked.
+A key stands in the header `Authorization: Bearer KEY`, or in `x-api-key`. The page has a session
+instead: its cookie holds a token, which differs from the key. The browser also sends the cookie
+with requests from other sites' pages, and to other ports of this host. So a change with the cookie
+must come from this gateway's own page. A session ends by logout, by time, or when its key is
+revoked.
 """
 
 import hmac
@@ -24,7 +25,7 @@ from services.gateway.openai.errors import BELOW as SESSIONS
 from services.gateway.problems import away
 from services.gateway.roles import may, needed_role
 from services.http import Problem, discard, foreign, host_of, host_problem, trust
-from services.runtime.api_key import bearer, digest
+from services.runtime.api_key import digest, shown_key
 from services.runtime.logs import get_logger
 from services.store import Store
 
@@ -148,7 +149,7 @@ class Authentication:
         if path in HEALTH:
             return None
         is_open = path in OPEN or path.startswith(OPEN_BELOW)
-        key = bearer(headers.get("authorization", ""))
+        key = shown_key(headers)
         try:
             if key is not None and not is_open:
                 keyring = self.keyring_of()

@@ -26,6 +26,7 @@ from services.gateway.run_file_retention import Sizes
 from services.gateway.run_index import RunIndex
 from services.gateway.run_names import meant_id
 from services.gateway.sessions.dataset_rows import DatasetRows
+from services.gateway.sessions.responses import Responses
 from services.gateway.sessions.turn_requests import Turns
 from services.gateway.settings import GatewaySettings
 from services.gateway.tracking import TrackerCarriers
@@ -57,6 +58,7 @@ class Dependencies:
     bandwidth: Bandwidth
     reports: Reports
     turns: Turns
+    responses: Responses
     payloads: Payloads
     policy: OpenCalls
     rows: DatasetRows

@@ -13,7 +13,7 @@ ONCE = frozenset(
         b"authorization", b"content-encoding", b"content-length", b"content-type", b"cookie",
         b"expect", b"host", b"idempotency-key", b"if-none-match", b"if-range",
         b"last-event-id", b"origin", b"range", b"sec-fetch-site", b"transfer-encoding",
-        b"x-forwarded-proto",
+        b"x-api-key", b"x-forwarded-proto",
     }
 )  # fmt: skip
 """Headers that a service reads, or the server below it. Each is read with starlette's Headers."""

@@ -12,6 +12,7 @@ import ipaddress
 import os
 import secrets
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import httpx
@@ -133,6 +134,12 @@ def is_loopback(host: str) -> bool:
 def authorization(key: str | None) -> dict[str, str]:
     """Return the request header that shows `key`."""
     return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+def shown_key(headers: Mapping[str, str]) -> str | None:
+    """Return the key that a request shows in `Authorization`, or in `x-api-key` as Anthropic's
+    clients do."""
+    return bearer(headers.get("authorization", "")) or headers.get("x-api-key") or None
 
 
 def bearer(header: str) -> str | None:

@@ -13,6 +13,7 @@ from services.store.access.page_sessions import PageSessions
 from services.store.agents.calls import AgentCalls
 from services.store.agents.live import LiveSessions
 from services.store.agents.policy_calls import PolicyCalls
+from services.store.agents.responses import KeptResponses
 from services.store.agents.sessions import AgentSessions
 from services.store.connection import connect
 from services.store.datasets import Datasets
@@ -58,6 +59,7 @@ class Store:
         self.datasets = Datasets(redis, scripts)
         self.events = Events(redis, scripts)
         self.evaluations = StoredEvaluations(redis, scripts)
+        self.kept_responses = KeptResponses(redis, scripts)
         self.live_sessions = LiveSessions(redis, scripts)
         self.idempotency_keys = IdempotencyKeys(redis, scripts)
         self.judged = JudgedAnswers(redis, scripts)

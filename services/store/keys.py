@@ -42,6 +42,7 @@ PATTERNS = {
     **{part: "headrace:{{pool:{pool}}}:" + part for part in POOL_PARTS},
     "deadlines": "headrace:{{{run}}}:{deadlines}",
     "sessions": "headrace:{{{run}}}:sessions:{attempt}",
+    "responses": "headrace:{{{run}}}:responses:{attempt}:{index}",
     "sessions_named": "headrace:{{{run}}}:sessions:named:{group}",
     "changes": CHANGES,
     "chains": "headrace:{{chains}}:records",
@@ -53,6 +54,7 @@ PATTERNS = {
 }
 """The keys that a Lua script may name in its `-- KEYS` line. `str.format` fills in the rest:
 `deadlines` is the part of a run with the deadlines of attempts, of live sessions, or of seats;
+`index` is a session's place in its attempt;
 `group` is the digest of a group's name; `change` is a token of one call; `digest` is that of a
 caller and its Idempotency-Key."""
 
@@ -72,6 +74,11 @@ def run_key(run: str, part: str) -> str:
 def sessions_key(run: str, attempt: str) -> str:
     """The key of the sessions of one attempt, which expires."""
     return f"headrace:{{{run}}}:sessions:{attempt}"
+
+
+def responses_key(run: str, attempt: str, index: int) -> str:
+    """The key of what the Responses API keeps of a session, which expires."""
+    return f"headrace:{{{run}}}:responses:{attempt}:{index}"
 
 
 def named_key(run: str, digest: str) -> str:

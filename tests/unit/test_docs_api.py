@@ -19,7 +19,14 @@ from services.gateway.settings import GatewaySettings
 PROBLEM = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}}
 
 
-IN_OPENAIS_FORMAT = ("/v1/sessions/", "/v1/chat/", "/v1/completions", "/v1/models", "/openai/")
+IN_OPENAIS_FORMAT = (
+    *("/v1/sessions/", "/v1/chat/", "/v1/completions", "/v1/models", "/v1/responses"),
+    "/openai/",
+)
+IN_ANTHROPICS_FORMAT = ("/v1/messages", "/v1/messages/count_tokens")
+ANTHROPIC = {
+    "application/json": {"schema": {"$ref": "#/components/schemas/AnthropicErrorDocument"}}
+}
 OPENAI = {"application/json": {"schema": {"$ref": "#/components/schemas/OpenAIErrorDocument"}}}
 
 
@@ -78,7 +85,9 @@ def test_every_error_is_a_problem_document(document: dict[str, Any]) -> None:
         for status, response in errors.items():
             # The reward service's readiness answers as a health check is read: by its status.
             if name != "GET /readyz":
-                wanted = OPENAI if name.split()[1].startswith(IN_OPENAIS_FORMAT) else PROBLEM
+                path = name.split()[1]
+                wanted = OPENAI if path.startswith(IN_OPENAIS_FORMAT) else PROBLEM
+                wanted = ANTHROPIC if path.endswith(IN_ANTHROPICS_FORMAT) else wanted
                 assert response["content"] == wanted, f"{name} {status}"
 
 

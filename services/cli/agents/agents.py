@@ -65,10 +65,10 @@ def agents(
     """Play the sessions of RUN, until RUN ends.
 
     A COMMAND plays each, or an environment. COMMAND finds OPENAI_BASE_URL and OPENAI_API_KEY in its
-    environment, which the OpenAI client reads, and in HEADRACE_ROW the dataset's row as JSON. A
-    session whose COMMAND fails or takes too long has no reward and is skipped by training. An
-    environment computes the reward itself (docs/environments.md). DATA/agents/RUN holds the output
-    of each session.
+    environment, which OpenAI's client reads, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY, and in
+    HEADRACE_ROW the dataset's row as JSON. A session whose COMMAND fails or takes too long has no
+    reward and is skipped by training. An environment computes the reward itself
+    (docs/environments.md). DATA/agents/RUN holds the output of each session.
 
     Example:
     headrace agents RUN -- python my_agent.py

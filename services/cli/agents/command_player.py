@@ -25,6 +25,8 @@ from services.runtime.process import die_with
 KEPT = 256 * 1024
 """Bytes of each stream that are kept: the last ones."""
 NO_REWARD = "it wrote no reward, and posted none for its session"
+OTHER_ACCOUNTS = ("ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
+"""Variables with which Anthropic's programs would show another key than the session's."""
 LOOK_SECONDS = 0.5
 """Between two looks whether to stop."""
 
@@ -74,10 +76,17 @@ def environment_of(
 ) -> dict[str, str]:
     """Return an agent's environment variables. The session's key is the only key among them."""
     names = ("prompt", "answer", "columns", "row", "task")
-    plain = {name: value for name, value in inherited.items() if not name.startswith("HEADRACE_")}
+    plain = {
+        name: value
+        for name, value in inherited.items()
+        if not name.startswith("HEADRACE_") and name not in OTHER_ACCOUNTS
+    }
     return plain | {
         "OPENAI_BASE_URL": session["base_url"],
         "OPENAI_API_KEY": session["key"],
+        # Anthropic's client adds `/v1` itself. Both of its variables would send two keys.
+        "ANTHROPIC_BASE_URL": session["base_url"].removesuffix("/v1"),
+        "ANTHROPIC_API_KEY": session["key"],
         "HEADRACE_ROW": json.dumps({name: group[name] for name in names}),
         "HEADRACE_SESSION": session["id"],
         "HEADRACE_REWARD_FILE": str(reward_file),

@@ -26,8 +26,8 @@ QUIET = 10.0
 LOGS_KEPT = 1000
 """Number of session logs to keep; older logs are deleted."""
 NO_TURN = (
-    "it asked OPENAI_BASE_URL for nothing, with OPENAI_API_KEY as its key: a session without a "
-    "turn is not trained"
+    "it asked OPENAI_BASE_URL for nothing, with OPENAI_API_KEY as its key, nor ANTHROPIC_BASE_URL "
+    "with ANTHROPIC_API_KEY: a session without a turn is not trained"
 )
 
 

@@ -16,8 +16,8 @@ def example_of(body: dict[str, Any]) -> ConfigDict:
     return ConfigDict(extra="allow", json_schema_extra={"example": body})
 
 
-class _Open(BaseModel):
-    """A body that accepts any field. `requests` refuses fields by name."""
+class OpenBody(BaseModel):
+    """A body that accepts any field. Fields are refused by name, in the format of the API."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -26,7 +26,7 @@ class _Open(BaseModel):
         return self.model_dump(exclude_unset=True)
 
 
-class _Sampled(_Open):
+class _Sampled(OpenBody):
     model: Any = Field(None, description="Ignored: there is one.")
     stream: Any = Field(None, description="Whether the answer comes as server-sent events.")
     stop: Any = Field(None, description="A text, or up to 4, at which the answer ends.")
@@ -55,7 +55,7 @@ class CompletionsRequest(_Sampled):
     prompt: Any = Field(None, description="A text, or a list of token ids.")
 
 
-class RewardRequest(_Open):
+class RewardRequest(OpenBody):
     """The reward of a session."""
 
     model_config = example_of({"reward": 0.5})

@@ -1,5 +1,6 @@
 """Errors in the format of OpenAI's API: of sessions, of the policy's endpoint, and of the
-fine-tuning API. Its clients show the message."""
+fine-tuning API; or in the format of Anthropic's for its Messages. Their clients show the
+message."""
 
 import json
 from http import HTTPStatus
@@ -15,11 +16,23 @@ from services.http.problems import MEDIA_TYPE
 
 BELOW = "/v1/sessions/"
 """Paths of sessions."""
-POLICY = ("/v1/chat/", "/v1/completions", "/v1/models", "/v1/responses")
+POLICY = ("/v1/chat/", "/v1/completions", "/v1/messages", "/v1/models", "/v1/responses")
 """Paths of the policy as an endpoint."""
 FINE_TUNING = "/openai/v1/"
 """Paths of the fine-tuning API."""
+MESSAGES = ("/v1/messages", "/v1/messages/count_tokens")
+"""Ends of the paths of Anthropic's API."""
 MAX_MESSAGE = 2000
+ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+"""Anthropic's types of errors, by status. Others below 500 are `invalid_request_error`."""
 ENDED = {
     "full": "this session has all of its rollout.episode.max_turns turns, or as many bytes of "
     "them as it may have; or four times as many of its calls were refused or got no tokens",
@@ -36,11 +49,6 @@ ENDED = {
     "data.reward_deadline, or it was given none",
     "failed": "this session has ended, and its group could not be completed",
 }
-NO_RESPONSES = (
-    "there is no Responses API here: have the client use chat completions. OpenAI Agents: "
-    "set_default_openai_api('chat_completions'); Pydantic AI: the model 'openai-chat:NAME'; "
-    "LangChain: use_responses_api=False"
-)
 WAY_OUT = (
     "; lease another group with POST /v1/runs/RUN/groups/lease, or open another session with POST "
     "/v1/runs/RUN/sessions"
@@ -100,16 +108,21 @@ class SessionProblem(Problem):
         }
 
     def response(self, path: str) -> Response:
-        """Return the response in the format of OpenAI's API."""
+        """Return the response in the format of the API that the request's path belongs to."""
         # OpenAI's clients retry 409, unless a header tells them not to.
         headers = {"x-should-retry": "false"} if self.status == HTTPStatus.CONFLICT else {}
-        body = json.dumps({"error": self.error})
+        document: dict[str, Any] = {"error": self.error}
+        if path.rstrip("/").endswith(MESSAGES):
+            document = {"type": "error", "error": anthropic_error(self.status, self.detail)}
+        body = json.dumps(document)
         return Response(body, self.status, headers | dict(self.headers or {}), "application/json")
 
 
-def no_responses() -> SessionProblem:
-    """Return 404 for OpenAI's Responses API, which some frameworks call by default."""
-    return SessionProblem(HTTPStatus.NOT_FOUND, NO_RESPONSES)
+def anthropic_error(status: int, message: str) -> dict[str, str]:
+    """Return an error in the format of Anthropic's API."""
+    client = status < HTTPStatus.INTERNAL_SERVER_ERROR
+    other = "invalid_request_error" if client else "api_error"
+    return {"type": ANTHROPIC_TYPES.get(status, other), "message": message[:MAX_MESSAGE]}
 
 
 def over(reason: str) -> SessionProblem:
@@ -119,8 +132,8 @@ def over(reason: str) -> SessionProblem:
 
 
 class OpenAIErrors:
-    """ASGI middleware for the paths of OpenAI's API. It puts errors of other parts
-    (limits of bodies, keys, Redis) into OpenAI's format."""
+    """ASGI middleware for the paths of OpenAI's and Anthropic's APIs. It puts errors of other parts
+    (limits of bodies, keys, Redis) into the format of the path's API."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -157,7 +170,7 @@ def _translated(messages: list[Message], path: str) -> Response:
         if status == HTTPStatus.UNPROCESSABLE_ENTITY:
             status = HTTPStatus.BAD_REQUEST
         code = "invalid_api_key" if status == HTTPStatus.UNAUTHORIZED else None
-    response = SessionProblem(status, document["detail"], code=code).response("")
+    response = SessionProblem(status, document["detail"], code=code).response(path)
     for name, value in Headers(raw=start["headers"]).items():
         if name not in ("content-type", "content-length"):
             response.headers[name] = value

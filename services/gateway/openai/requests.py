@@ -221,7 +221,7 @@ def _structured(format: Any, sampling: Mapping[str, Any]) -> dict[str, Any] | No
     schema = of.get("schema") if isinstance(of, dict) else None
     if not isinstance(schema, dict):
         raise refused("response_format", "json_schema needs a `schema`, an object")
-    _check_schema("response_format", schema)
+    check_schema("response_format", schema)
     return {"json": schema}
 
 
@@ -245,7 +245,8 @@ def _check_masked(param: str, sampling: Mapping[str, Any]) -> None:
         raise refused(param, MASKED)
 
 
-def _check_schema(param: str, schema: dict[str, Any]) -> None:
+def check_schema(param: str, schema: dict[str, Any]) -> None:
+    """Refuse what is no JSON schema, or too long a one."""
     if len(json.dumps(schema)) > MAX_SCHEMA:
         raise refused(param, f"a schema has at most {MAX_SCHEMA:,} characters")
     if problem := schema_problem(schema):
@@ -301,6 +302,6 @@ def _tools(tools: Any) -> list[dict[str, Any]]:
             and isinstance(function.get("parameters") or {}, dict)
         ):
             raise refused(f"tools[{at}]", "must be a function with a name and parameters")
-        _check_schema(f"tools[{at}].function.parameters", function.get("parameters") or {})
+        check_schema(f"tools[{at}].function.parameters", function.get("parameters") or {})
     # `strict` of a tool is enforced only for a forced call. Other calls are sampled as free text.
     return tools

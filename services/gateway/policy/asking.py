@@ -1,11 +1,14 @@
 """One call of the policy: its place among the open calls, its worker, and its answer."""
 
+import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from http import HTTPStatus
 
 from services.contracts.policy_calls import Piece, PolicyCall
 from services.contracts.records import RunRecord
+from services.gateway.openai.answers import problem_of
 from services.gateway.openai.errors import SessionProblem
 from services.gateway.policy.limits import OpenCalls
 from services.gateway.policy.served_models import worker_for
@@ -61,6 +64,25 @@ class Asking:
             finally:
                 # This task may be cancelled here, so the call runs in a task of its own.
                 self._open.later(calls.forget(run.id, self._id))
+
+
+async def count_tokens(
+    store: Store, open_calls: OpenCalls, run: RunRecord, call: PolicyCall
+) -> int:
+    """Return the number of tokens of a call's prompt, by a worker's tokenizer. Raises
+    SessionProblem."""
+
+    async def gone() -> bool:
+        return False
+
+    asking = Asking(store, open_calls, secrets.token_hex(12))
+    async with aclosing(asking.pieces(run, call, gone)) as pieces:
+        async for piece in pieces:
+            if piece.failure is not None:
+                raise problem_of(piece.failure)
+            if piece.last:
+                return piece.prompt_tokens
+    raise AssertionError("an answer has a last piece")
 
 
 def _silent(worker: str, too_long: bool) -> SessionProblem:

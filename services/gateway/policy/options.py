@@ -23,6 +23,8 @@ from services.gateway.openai.requests import (
 CONVERSATION = TAKEN | {"tool_choice", VARIABLES, EFFORT}
 """Keys that `openai.requests` checks."""
 
+MOST_TOKENS = (1 << 31) - 1
+
 NOT_DONE = "the policy's endpoint cannot do this: leave it out"
 NO_FORMAT = (
     "the policy's endpoint takes none: a weight update may interrupt an answer, which then goes on "
@@ -49,6 +51,13 @@ SAMPLING: dict[str, tuple[Callable[[Any], bool], str]] = {
     "repetition_penalty": (_between(0.01, 10), "a number from 0.01 to 10"),
 }
 """vLLM's sampling parameters that a client may choose."""
+
+
+def count_call(body: Mapping[str, Any], variables: Mapping[str, Any] | None = None) -> PolicyCall:
+    """Return a call that counts the tokens of a chat's prompt."""
+    call = policy_call("chat", body, None, MOST_TOKENS, variables)
+    call.count = True
+    return call
 
 
 def policy_call(

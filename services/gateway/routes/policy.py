@@ -1,4 +1,4 @@
-"""The policy as an endpoint while it trains: OpenAI's API, with a run as the model."""
+"""The policy as an endpoint while it trains: OpenAI's and Anthropic's APIs. The model is a run."""
 
 import secrets
 import time
@@ -14,23 +14,34 @@ from redis.exceptions import RedisError
 from services.contracts.policy_calls import Piece
 from services.contracts.records import RunRecord
 from services.gateway.dependencies import Dependencies, Deps, find_run
-from services.gateway.openai.answers import AnswerWriter, problem_of
+from services.gateway.dialects.bodies import (
+    ASKED,
+    MESSAGES_ANSWERED,
+    RESPONSES_ANSWERED,
+    Beta,
+    CountAnswer,
+    CountRequest,
+    MessagesRequest,
+    ResponsesRequest,
+    anthropic_errors,
+)
+from services.gateway.dialects.messages_requests import chat_body, messages_request
+from services.gateway.dialects.responses_requests import responses_request
+from services.gateway.openai.answers import TurnRequest, Writer, openai_request, problem_of
 from services.gateway.openai.bodies import (
     ChatRequest,
     CompletionsRequest,
-    Kind,
     OpenAIAnswer,
     OpenAIModels,
     example_of,
 )
-from services.gateway.openai.errors import SessionProblem, no_responses, openai_errors
-from services.gateway.openai.requests import with_usage
-from services.gateway.policy.asking import Asking
-from services.gateway.policy.options import policy_call
+from services.gateway.openai.errors import SessionProblem, openai_errors
+from services.gateway.policy.asking import Asking, count_tokens
+from services.gateway.policy.options import count_call, policy_call
 from services.gateway.policy.served_models import Asked, names_of, not_found, parse_model
 from services.gateway.routes.runs.events import EventStream
 from services.http import CLIENT_GONE, Problem
-from services.runtime.api_key import bearer, digest
+from services.runtime.api_key import digest, shown_key
 
 ERRORS: dict[int | str, str] = {
     400: "An option or a message cannot be used",
@@ -79,11 +90,30 @@ class PolicyCompletionsRequest(CompletionsRequest):
     temperature: Any = TEMPERATURE
 
 
-@router.post("/v1/responses", include_in_schema=False)
-@router.post("/v1/sessions/{session}/v1/responses", include_in_schema=False)
-async def responses() -> Response:
-    """Refuse: the Responses API is missing. The message names the API to use instead."""
-    raise no_responses()
+class PolicyCountRequest(CountRequest):
+    """A request whose tokens are counted, to a run's policy."""
+
+    model_config = example_of({"model": "grpo", "messages": ASKED})
+
+    model: Any = MODEL
+
+
+class PolicyResponsesRequest(ResponsesRequest):
+    """A request of OpenAI's Responses API, to a run's policy."""
+
+    model_config = example_of({"model": "grpo", "input": "2+2?"})
+
+    model: Any = MODEL
+    temperature: Any = TEMPERATURE
+
+
+class PolicyMessagesRequest(MessagesRequest):
+    """A request of Anthropic's Messages API, to a run's policy."""
+
+    model_config = example_of({"model": "grpo", "max_tokens": 100, "messages": ASKED})
+
+    model: Any = MODEL
+    temperature: Any = TEMPERATURE
 
 
 @router.get("/v1/models", operation_id="models_list", summary="Policies that can be asked")
@@ -107,7 +137,7 @@ async def chat(deps: Deps, http: Request, request: PolicyChatRequest) -> Respons
     workers serve. Training comes first, and these calls are not trained. The `model` of the
     answer names the version that began it. The model's chat template writes the prompt; the run's
     `data.template` and `data.system` are not added."""
-    return await _answer(deps, http, "chat", request.given())
+    return await _answer(deps, http, openai_request("chat", request.given()))
 
 
 @router.post(
@@ -119,16 +149,68 @@ async def chat(deps: Deps, http: Request, request: PolicyChatRequest) -> Respons
 )
 async def completions(deps: Deps, http: Request, request: PolicyCompletionsRequest) -> Response:
     """OpenAI's completions, of a text or of token ids, without a chat template."""
-    return await _answer(deps, http, "completions", request.given())
+    return await _answer(deps, http, openai_request("completions", request.given()))
 
 
-async def _answer(deps: Dependencies, http: Request, kind: Kind, body: dict[str, Any]) -> Response:
-    key = bearer(http.headers.get("authorization", ""))
+@router.post(
+    "/v1/messages",
+    operation_id="messages_create",
+    summary="Ask a run's policy, by Anthropic's API",
+    responses=anthropic_errors(ERRORS) | MESSAGES_ANSWERED,
+    response_model=None,
+)
+async def messages(
+    deps: Deps, http: Request, request: PolicyMessagesRequest, _beta: Beta = None
+) -> Response:
+    """Anthropic's Messages, answered as `/v1/chat/completions` answers the same messages."""
+    return await _answer(deps, http, messages_request(request.given()))
+
+
+@router.post(
+    "/v1/messages/count_tokens",
+    operation_id="messages_count",
+    summary="Count a prompt's tokens, by Anthropic's API",
+    responses=anthropic_errors(ERRORS),
+)
+async def count(
+    deps: Deps, http: Request, request: PolicyCountRequest, _beta: Beta = None
+) -> CountAnswer:
+    """The number of tokens of the prompt that `/v1/messages` would make. Nothing is sampled."""
+    _admit(deps, http)
+    body = chat_body(request.given())
+    asked = parse_model(body.get("model"))
+    run = await _run(deps, asked)
+    call = count_call(body, run.config["data"].get("chat_template_kwargs"))
+    call.version = asked.version
+    return CountAnswer(input_tokens=await count_tokens(deps.store, deps.policy, run, call))
+
+
+@router.post(
+    "/v1/responses",
+    operation_id="responses_create",
+    summary="Ask a run's policy, by OpenAI's Responses API",
+    responses=RESPONSES_ANSWERED,
+    response_model=None,
+)
+async def responses(deps: Deps, http: Request, request: PolicyResponsesRequest) -> Response:
+    """OpenAI's Responses, answered as `/v1/chat/completions` answers the same messages. Nothing is
+    kept: send the whole conversation, or ask in a session, which keeps its responses."""
+    return await _answer(deps, http, responses_request(request.given()))
+
+
+def _admit(deps: Dependencies, http: Request) -> None:
+    key = shown_key(http.headers)
     deps.policy.admit(digest(key) if key else "")
+
+
+async def _answer(deps: Dependencies, http: Request, request: TurnRequest) -> Response:
+    _admit(deps, http)
+    body = request.body
     asked = parse_model(body.get("model"))
     run = await _run(deps, asked)
     variables = run.config["data"].get("chat_template_kwargs")
-    call = policy_call(kind, body, asked.version, deps.settings.policy_max_tokens, variables)
+    most = deps.settings.policy_max_tokens
+    call = policy_call(request.kind, body, asked.version, most, variables)
     id = secrets.token_hex(12)
     asking = Asking(deps.store, deps.policy, id)
     responding = False
@@ -140,8 +222,8 @@ async def _answer(deps: Dependencies, http: Request, kind: Kind, body: dict[str,
     pieces = asking.pieces(run, call, gone)
     try:
         begun = await _until(pieces, until_text=True)
-        writer = AnswerWriter(kind, id, int(time.time()), asking.model)
-        if not body.get("stream"):
+        writer = request.writer(id, int(time.time()), asking.model)
+        if not request.streams:
             begun += [] if begun[-1].last else await _until(pieces, until_text=False)
             await pieces.aclose()
             return JSONResponse(writer.whole(begun))
@@ -149,7 +231,7 @@ async def _answer(deps: Dependencies, http: Request, kind: Kind, body: dict[str,
         await pieces.aclose()
         raise
     responding = True
-    events = _events(writer, begun, pieces, with_usage(body))
+    events = _events(writer, begun, pieces)
     # A proxy that collects answers before it passes them on would hold events back.
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
     return EventStream(events, headers=headers)
@@ -177,19 +259,19 @@ async def _until(pieces: AsyncGenerator[Piece, None], until_text: bool) -> list[
 
 
 async def _events(
-    writer: AnswerWriter, begun: list[Piece], pieces: AsyncGenerator[Piece, None], usage: bool
+    writer: Writer, begun: list[Piece], pieces: AsyncGenerator[Piece, None]
 ) -> AsyncIterator[bytes]:
     async with aclosing(pieces):
         for event in writer.begin():
             yield event
         for piece in begun:
-            for event in writer.events(piece, usage):
+            for event in writer.events(piece):
                 yield event
         if begun[-1].last:
             return
         try:
             async for piece in pieces:
-                for event in writer.events(piece, usage):
+                for event in writer.events(piece):
                     yield event
         except (SessionProblem, RedisError) as error:
             for event in writer.failed(error):

@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import Any
+from typing import NamedTuple
 
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
@@ -16,10 +16,10 @@ from services.contracts.config import RLConfig, parse_config
 from services.contracts.config.episodes import Sessions
 from services.contracts.policy_calls import Piece
 from services.contracts.sessions import Call, SessionName, Turn, call_id
-from services.gateway.openai.answers import AnswerWriter
+from services.gateway.openai.answers import TurnRequest, Writer
 from services.gateway.openai.bodies import Kind
 from services.gateway.openai.errors import SessionProblem, over
-from services.gateway.openai.requests import VARIABLES, call_of, with_usage
+from services.gateway.openai.requests import VARIABLES, call_of
 from services.gateway.run_readers import Batches, RunReaders
 from services.gateway.sessions.histories import (
     beginnings,
@@ -39,6 +39,14 @@ MOST_RUNS = 256
 """Runs whose configs are remembered."""
 
 
+class Played(NamedTuple):
+    """A request's call, its digest, and the turn that answers it."""
+
+    call: Call
+    asked: str
+    turn: Turn
+
+
 class Turns:
     """Answers requests for turns: of all sessions whose requests reach this process."""
 
@@ -49,29 +57,30 @@ class Turns:
         self.close = self._readers.close
 
     async def answer(
-        self,
-        session: SessionName,
-        body: dict[str, Any],
-        kind: Kind,
-        gone: Callable[[], Awaitable[bool]],
+        self, session: SessionName, request: TurnRequest, gone: Callable[[], Awaitable[bool]]
     ) -> Response:
         """Answer a request of `session`, as a whole or as a stream. `gone`: whether the client has
         left. The turn is sampled and recorded even then."""
+        played = await self.play(session, request, gone)
+        if played is None:
+            return Response(status_code=CLIENT_GONE)
+        turn = played.turn
+        writer = request.writer(played.asked, turn.created, session.run)
+        return whole_answer(request, writer, piece_of(turn, request.kind))
+
+    async def play(
+        self, session: SessionName, request: TurnRequest, gone: Callable[[], Awaitable[bool]]
+    ) -> Played | None:
+        """Return the turn that answers a request, or None if the client is `gone`."""
         config = await self._config(session.run)
         variables = {VARIABLES: config.data.chat_template_kwargs}
-        call = call_of(kind, body, config.sampling.model_dump() | variables)
+        call = call_of(request.kind, request.body, config.sampling.model_dump() | variables)
         episode = config.rollout.episode
         assert isinstance(episode, Sessions)
-        call.side = is_side_call(call, body.get("model"), episode.side_calls)
+        call.side = is_side_call(call, request.body.get("model"), episode.side_calls)
         asked = request_digest(call)
         turn = await self._played(session, call, asked, gone)
-        if turn is None:
-            return Response(status_code=CLIENT_GONE)
-        writer, piece = AnswerWriter(kind, asked, turn.created, session.run), piece_of(turn, kind)
-        if body.get("stream"):
-            chunks = (*writer.begin(), *writer.events(piece, with_usage(body)))
-            return StreamingResponse(iter(chunks), media_type="text/event-stream")
-        return JSONResponse(writer.whole([piece]))
+        return None if turn is None else Played(call, asked, turn)
 
     async def _config(self, run: str) -> RLConfig:
         """Return a run's config. The parts that are read here never change."""
@@ -155,6 +164,14 @@ class Turns:
         return outcome
 
 
+def whole_answer(request: TurnRequest, writer: Writer, piece: Piece) -> Response:
+    """Return an answer that is there as a whole, as the request wants it."""
+    if request.streams:
+        chunks = (*writer.begin(), *writer.events(piece))
+        return StreamingResponse(iter(chunks), media_type="text/event-stream")
+    return JSONResponse(writer.whole([piece]))
+
+
 def piece_of(turn: Turn, kind: Kind) -> Piece:
     """Return the whole answer of a turn as one piece."""
     chat = kind == "chat"
@@ -162,6 +179,7 @@ def piece_of(turn: Turn, kind: Kind) -> Piece:
         text="" if chat else turn.message["text"],
         message=turn.message if chat else None,
         finish_reason=turn.finish_reason,
+        stop=turn.stop,
         prompt_tokens=turn.prompt_tokens,
         sampled_tokens=len(turn.sampled),
     )

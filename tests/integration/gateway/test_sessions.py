@@ -82,10 +82,17 @@ async def test_a_client_that_leaves_frees_its_part_of_the_budget_and_its_turn_st
         foreign = await http.post(summed, headers={"Authorization": "Bearer hr-anothers"})
         assert foreign.status_code == 401
         assert foreign.json()["error"]["message"].startswith("this is neither the key of this")
-        for other_api in (path.replace("/chat/completions", "/responses"), "/v1/responses"):
-            nothing = await http.post(other_api, json={"model": "policy", "input": "2+2"})
-            assert nothing.status_code == 404
-            assert "have the client use chat completions" in nothing.json()["error"]["message"]
+        policy = await http.post("/v1/responses", json={"model": "nobody", "input": "2+2"})
+        assert (policy.status_code, policy.json()["error"]["code"]) == (404, "model_not_found")
+        messages = path.replace("/chat/completions", "/messages")
+        shown = {"x-api-key": "hr-anothers", "Authorization": ""}
+        foreign = await http.post(messages, headers=shown, json={"messages": []})
+        assert (foreign.status_code, foreign.json()["error"]["type"]) == (
+            401, "authentication_error",
+        )  # fmt: skip
+        kind = {"Content-Type": "application/json"}
+        unread = await http.post(f"{messages}?beta=true", content=b"[", headers=kind)
+        assert (unread.status_code, unread.json()["type"]) == (400, "error")
         others = await http.post("/v1/prompts", json={"dataset": "d", "prompts": [turn(0)]})
         assert others.status_code == 422
 

@@ -9,6 +9,7 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import anthropic
 import httpx
 import numpy as np
 import openai
@@ -74,6 +75,77 @@ def play(group: dict[str, Any], session: dict[str, Any]) -> str:
             model=model, messages=messages, max_tokens=6, stream=True
         )
         return "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+
+
+def play_anthropic(group: dict[str, Any], session: dict[str, Any]) -> None:
+    """Repeat the turns of `play` by Anthropic's API: they get the recorded answers."""
+    options: dict[str, Any] = {"base_url": session["base_url"].removesuffix("/v1"), "timeout": 120}
+    asked: list[Any] = [{"role": "user", "content": [{"type": "text", "text": group["prompt"]}]}]
+    with anthropic.Anthropic(api_key=session["key"], **options) as client:
+        first = client.messages.create(model="policy", messages=asked, max_tokens=8)
+        assert client.messages.count_tokens(model="policy", messages=asked).input_tokens > 0
+    with client_of(session) as other:
+        plain: list[Any] = [{"role": "user", "content": group["prompt"]}]
+        same = other.chat.completions.create(model="policy", messages=plain, max_tokens=8)
+    (block,) = first.content
+    assert isinstance(block, anthropic.types.TextBlock)
+    assert block.text == same.choices[0].message.content
+    turns = [*asked, {"role": "assistant", "content": first.content}]
+    turns.append({"role": "user", "content": "2+2="})
+    with (
+        anthropic.Anthropic(auth_token=session["key"], **options) as client,
+        client.messages.stream(model="policy", messages=turns, max_tokens=6) as stream,
+    ):
+        assert stream.get_final_message().usage.output_tokens > 0
+
+
+def play_responses(group: dict[str, Any], session: dict[str, Any]) -> None:
+    """Repeat the turns of `play` by the Responses API: by what the session keeps, and by items."""
+    text = {"type": "input_text", "text": group["prompt"]}
+    asked: list[Any] = [{"role": "user", "content": [text]}]
+    with client_of(session) as client:
+        responses = client.responses
+        options: dict[str, Any] = {"model": "policy", "max_output_tokens": 8}
+        first = responses.create(input=asked, metadata={"a": "b"}, **options)
+        plain: list[Any] = [{"role": "user", "content": group["prompt"]}]
+        same = client.chat.completions.create(model="policy", messages=plain, max_tokens=8)
+        assert first.output_text == same.choices[0].message.content
+        assert responses.create(input=group["prompt"], **options).id == first.id
+        assert responses.retrieve(first.id) == first
+        assert [item.type for item in responses.input_items.list(first.id)] == ["message"]
+        options["max_output_tokens"] = 6
+        *_, last = responses.create(
+            input="2+2=", previous_response_id=first.id, store=False, stream=True, **options
+        )
+        second = last.response
+        with pytest.raises(openai.NotFoundError, match=r"no response 'resp_.*store: false"):
+            responses.retrieve(second.id)
+        back: list[Any] = [*asked, *first.output, {"role": "user", "content": "2+2="}]
+        assert responses.create(input=back, **options).output_text == second.output_text
+        back[1] = {"type": "item_reference", "id": back[1].id}
+        again = responses.create(input=back, **options)
+        assert again.output_text == second.output_text
+        assert [item.type for item in responses.input_items.list(again.id)] == ["message"] * 3
+
+        talk = client.conversations.create(items=asked, metadata={"topic": "sums"})
+        assert client.conversations.retrieve(talk.id) == talk
+        answered: Any = first.output
+        client.conversations.items.create(talk.id, items=answered)
+        key = {"Idempotency-Key": "one"}
+        for _ in range(2):  # the client may send it again
+            answer = responses.create(
+                input="2+2=", conversation=talk.id, extra_headers=key, **options
+            )
+            assert answer.output_text == second.output_text
+        items: Any = client.conversations.items.list(talk.id, order="asc")
+        assert [item.role for item in items] == ["user", "assistant", "user", "assistant"]
+        assert client.conversations.delete(talk.id).deleted
+        with pytest.raises(openai.BadRequestError, match="no conversation 'conv_"):
+            responses.create(input="2+2=", conversation=talk.id, **options)
+        responses.delete(first.id)
+        with pytest.raises(openai.BadRequestError, match="no response") as gone:
+            responses.create(input="2+2=", previous_response_id=first.id, **options)
+        assert gone.value.code == "previous_response_not_found"
 
 
 def use_up(group: dict[str, Any], session: dict[str, Any]) -> None:
@@ -215,6 +287,8 @@ def test_an_agent_is_trained_on_the_ids_that_were_sampled(installation: Installa
         refusals(http, *sessions)
         connection = unread(sessions[0])
         list(agents.map(lambda session: play(group, session), sessions))
+        list(agents.map(lambda session: play_anthropic(group, session), sessions))
+        list(agents.map(lambda session: play_responses(group, session), sessions))
         use_up(group, sessions[0])
         branch(group, sessions[1])
         for index, session in enumerate(sessions):

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import anthropic
 import openai
 import pytest
 
@@ -67,6 +68,40 @@ def test_a_stream_is_the_same_answer_in_parts(client: openai.OpenAI, run: str) -
     assert chunks[-1].usage == whole.usage
     parts = client.completions.create(prompt="1+1=", stream=True, **options)
     assert [part.choices[0].finish_reason for part in parts][-1] in ("stop", "length")
+
+
+def test_anthropics_client_gets_the_same_answer_as_openais(
+    client: openai.OpenAI, installation: Installation, run: str
+) -> None:
+    whole = client.chat.completions.create(model=run, messages=ASKED, max_tokens=20, seed=11)
+    url, key = installation.stack.gateway_url, installation.stack.api_key
+    options: dict[str, Any] = {"model": run, "messages": ASKED}
+    sampled = options | {"max_tokens": 20, "extra_body": {"seed": 11}}
+    with anthropic.Anthropic(base_url=url, api_key=key, max_retries=0) as other:
+        message = other.messages.create(**sampled)
+        with other.messages.stream(**sampled) as stream:
+            streamed = stream.get_final_message()
+        counted = other.beta.messages.count_tokens(**options)
+        with pytest.raises(anthropic.NotFoundError, match="there is no run 'nobody'") as unknown:
+            other.messages.create(**sampled | {"model": "nobody"})
+        image = [{"type": "image", "source": {"type": "url", "url": "x"}}]
+        with pytest.raises(anthropic.BadRequestError, match="of type 'image' cannot be used"):
+            other.messages.create(**sampled | {"messages": [{"role": "user", "content": image}]})
+        assert whole.usage is not None
+        for answer in (message, streamed):
+            assert [block.to_dict() for block in answer.content] == [
+                {"type": "text", "text": whole.choices[0].message.content}
+            ]
+            assert (answer.model, answer.role) == (f"{run}@0", "assistant")
+            assert answer.usage.output_tokens == whole.usage.completion_tokens
+        assert counted.input_tokens == whole.usage.prompt_tokens
+        document: Any = unknown.value.body
+        assert (document["type"], document["error"]["type"]) == ("error", "not_found_error")
+    with (
+        anthropic.Anthropic(base_url=url, auth_token="wrong", max_retries=0) as stranger,
+        pytest.raises(anthropic.AuthenticationError, match="does not know this API key"),
+    ):
+        stranger.messages.create(**sampled)
 
 
 def test_what_cannot_be_asked_is_refused_with_the_way_out(

@@ -3,10 +3,18 @@
 import time
 
 from services.contracts.rows.dataset import Row
-from services.contracts.sessions import Call, Reward, SampledTurn, Turn, call_id, packed
+from services.contracts.sessions import (
+    Call,
+    Reward,
+    SampledTurn,
+    SessionName,
+    Turn,
+    call_id,
+    packed,
+)
 from services.store.agents.calls import Claimed
 from services.store.agents.sessions import AT_ONCE, Opened
-from services.store.keys import sessions_key
+from services.store.keys import responses_key, sessions_key
 from services.store.work.tasks import Lease
 from tests.integration.store.scene import RUN, Scene
 
@@ -86,10 +94,32 @@ async def whole_session(scene: Scene, lease: Lease) -> None:
     assert (await sessions.known(RUN, attempt, 0, "one", ["after one"])).turns == [0]
     assert await sessions.lengths(RUN, attempt, 0) == []
     assert await sessions.reward(RUN, attempt, 0, Reward(reward=1.0)) == Reward(reward=1.0)
+    await every_call_about_responses(scene, SessionName(RUN, attempt, 0))
     assert await sessions.end(RUN, attempt, 0) == ""
     assert len((await scene.store.agent_calls.news("asked", RUN, "0", 0.01))[1]) == 3
     assert len((await scene.store.agent_calls.news("ended", RUN, "0", 0.01))[1]) == 1
     await sessions.close(RUN, attempt, "completed")
+
+
+async def every_call_about_responses(scene: Scene, session: SessionName) -> None:
+    """Keep two responses of one conversation of a session."""
+    kept, sessions = scene.store.kept_responses, sessions_key(session.run, session.attempt)
+    assert await kept.keep(session, {"conversation:c": b"c"}, "c", "", "")
+    before = int(await scene.store._redis.hget(sessions, "bytes:0"))
+    for _ in range(2):  # a repeated request
+        assert await kept.first(session, "tried:k", "") == ""
+        assert await kept.keep(session, {"talk:t": b"four", "response:r": b"five5"}, "c", "", "t")
+    assert int(await scene.store._redis.hget(sessions, "bytes:0")) == before + len(b"fourfive5")
+    # A request that began at the same place.
+    assert not await kept.keep(session, {"talk:u": b"u"}, "c", "", "u")
+    assert await kept.first(session, "tried:k", "t") == ""
+    assert await kept.present(session, ["talk:t", "talk:x"]) == [True, False]
+    assert await kept.forget(session, "response:r", "conversation:c")
+    assert not await kept.forget(session, "response:r")
+    assert await kept.entries(session) == {
+        "talk:t": b"four", "talk:u": b"u", "end:c": b"t", "tried:k": b"",
+    }  # fmt: skip
+    assert await scene.store._redis.pttl(responses_key(*session)) > 3_500_000
 
 
 async def test_streams_list_the_calls_that_wait_and_that_have_ended(scene: Scene) -> None:

@@ -279,8 +279,12 @@ def test_an_agent_gets_its_sessions_key_and_no_other() -> None:
     group = {"prompt": "1+1", "answer": "2", "columns": {}, "row": 3, "task": 7}
     session = {"id": "s", "base_url": "http://h/v1", "key": "hr-session"}
     inherited = {"PATH": "/bin", "HEADRACE_API_KEY": "hr-secret", "OPENAI_API_KEY": "sk-mine"}
+    inherited["ANTHROPIC_AUTH_TOKEN"] = "sk-theirs"
     found = environment_of(inherited, group, session, Path("/tmp/r"))
     assert json.loads(found["HEADRACE_ROW"]) == group
     assert (found["OPENAI_BASE_URL"], found["OPENAI_API_KEY"]) == ("http://h/v1", "hr-session")
+    assert found["ANTHROPIC_BASE_URL"] == "http://h"
+    assert found["ANTHROPIC_API_KEY"] == "hr-session"
+    assert "ANTHROPIC_AUTH_TOKEN" not in found
     assert found["PATH"] == "/bin"
     assert "hr-secret" not in found.values()

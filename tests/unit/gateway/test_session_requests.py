@@ -372,11 +372,11 @@ def test_a_stream_says_the_same_as_the_whole_answer() -> None:
         finish_reason="stop", message={"role": "assistant", "content": "hm", "tool_calls": calls},
         prompt_tokens=1, created=5,
     )  # fmt: skip
-    writer, piece = AnswerWriter("chat", "x", turn.created, "m"), piece_of(turn, "chat")
+    writer, piece = AnswerWriter("chat", "x", turn.created, "m", True), piece_of(turn, "chat")
     whole = writer.whole([piece])
     assert whole["choices"][0]["finish_reason"] == "tool_calls"
     assert whole["usage"] == {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
-    *events, done = [*writer.begin(), *writer.events(piece, with_usage=True)]
+    *events, done = [*writer.begin(), *writer.events(piece)]
     assert done == b"data: [DONE]\n\n"
     chunks = [json.loads(event.removeprefix(b"data: ")) for event in events]
     assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
@@ -386,6 +386,6 @@ def test_a_stream_says_the_same_as_the_whole_answer() -> None:
     assert chunks[-1]["usage"] == whole["usage"]
     turn.message = {"text": "four"}
     writer, piece = AnswerWriter("completions", "x", 5, "m"), piece_of(turn, "completions")
-    first, *_ = writer.events(piece, with_usage=False)
+    first, *_ = writer.events(piece)
     assert json.loads(first.removeprefix(b"data: "))["choices"][0]["text"] == "four"
     assert writer.whole([piece])["choices"][0]["text"] == "four"

@@ -19,6 +19,7 @@ from services.store.keys import (
     RUN_PARTS,
     named_key,
     pool_key,
+    responses_key,
     run_key,
     sessions_key,
 )
@@ -134,11 +135,12 @@ async def test_groups_are_committed_and_requeued_by_the_names_of_their_fields(
 
 def test_scripts_and_other_calls_use_the_same_keys() -> None:
     of = {"run": "r1", "pool": "p", "attempt": "a", "group": "g", "deadlines": "d"}
-    of |= {"change": "c", "digest": "x"}
+    of |= {"change": "c", "digest": "x", "index": "0"}
     keys = {name: pattern.format_map(of) for name, pattern in PATTERNS.items()}
     expected = {part: run_key("r1", part) for part in RUN_PARTS}
     expected |= {part: pool_key("p", part) for part in POOL_PARTS}
     expected |= {"sessions": sessions_key("r1", "a"), "sessions_named": named_key("r1", "g")}
+    expected |= {"responses": responses_key("r1", "a", 0)}
     expected |= {"changes": CHANGES, "chains": CHAINS, "open_chains": OPEN_CHAINS}
     expected |= {"datasets": DATASETS, "dataset_names": DATASET_NAMES}
     expected |= {"idempotency": "headrace:idempotency:x"}

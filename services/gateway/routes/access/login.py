@@ -10,7 +10,7 @@ from services.contracts.records import Role
 from services.gateway.authentication import PAGE_SESSION_SECONDS, cookie_name, page_session_token
 from services.gateway.dependencies import Deps
 from services.http import Problem, host_of
-from services.runtime.api_key import bearer, digest
+from services.runtime.api_key import digest, shown_key
 from services.runtime.logs import get_logger
 
 router = APIRouter(tags=["keys"])
@@ -93,7 +93,7 @@ async def leave(deps: Deps, request: Request, response: Response) -> None:
 async def login(deps: Deps, request: Request) -> Login:
     """A token that begins one session of the page, within an hour: open `/#login=TOKEN` in a
     browser. The request must carry the key itself."""
-    key = bearer(request.headers.get("authorization", ""))
+    key = shown_key(request.headers)
     if key is None:
         raise Problem(
             HTTPStatus.FORBIDDEN, "a login link is made with a key, not with the page's session"

@@ -1,4 +1,4 @@
-"""The OpenAI API of one session of an agent, its reward and its end."""
+"""The APIs of one session of an agent, OpenAI's and Anthropic's, its reward and its end."""
 
 from http import HTTPStatus
 from typing import Annotated, Any
@@ -9,7 +9,17 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
 from services.contracts.sessions import SessionName, is_live, parse_session_id
-from services.gateway.dependencies import Deps
+from services.gateway.dependencies import Deps, find_run
+from services.gateway.dialects.bodies import (
+    MESSAGES_ANSWERED,
+    Beta,
+    CountAnswer,
+    CountRequest,
+    MessagesRequest,
+    anthropic_errors,
+)
+from services.gateway.dialects.messages_requests import chat_body, messages_request
+from services.gateway.openai.answers import openai_request
 from services.gateway.openai.bodies import (
     ChatRequest,
     CompletionsRequest,
@@ -18,6 +28,8 @@ from services.gateway.openai.bodies import (
     RewardRequest,
 )
 from services.gateway.openai.errors import SessionProblem, openai_errors, over
+from services.gateway.policy.asking import count_tokens
+from services.gateway.policy.options import count_call
 from services.gateway.sessions.rewards import reward_of
 
 ERRORS: dict[int | str, str] = {
@@ -88,7 +100,9 @@ async def models(deps: Deps, session: Session) -> OpenAIModels:
 async def chat(deps: Deps, session: Session, request: ChatRequest, http: Request) -> Response:
     """OpenAI's chat completions. A request continues the conversation of the session that its
     messages begin with, or begins one. The same request again gets the recorded answer."""
-    return await deps.turns.answer(session, request.given(), "chat", http.is_disconnected)
+    return await deps.turns.answer(
+        session, openai_request("chat", request.given()), http.is_disconnected
+    )
 
 
 @router.post(
@@ -103,7 +117,44 @@ async def completions(
 ) -> Response:
     """OpenAI's completions, of a text or of token ids. A request continues the longest text of the
     session that its prompt begins with, or begins one."""
-    return await deps.turns.answer(session, request.given(), "completions", http.is_disconnected)
+    return await deps.turns.answer(
+        session, openai_request("completions", request.given()), http.is_disconnected
+    )
+
+
+@router.post(
+    "/v1/messages",
+    operation_id="session_messages_create",
+    summary="A turn of the session, by Anthropic's API",
+    responses=anthropic_errors(ERRORS) | MESSAGES_ANSWERED,
+    response_model=None,
+)
+async def messages(
+    deps: Deps, session: Session, request: MessagesRequest, http: Request, _beta: Beta = None
+) -> Response:
+    """Anthropic's Messages. A request continues the conversation of the session that its messages
+    begin with, or begins one, whichever API the earlier turns came by."""
+    asked = messages_request(request.given())
+    return await deps.turns.answer(session, asked, http.is_disconnected)
+
+
+@router.post(
+    "/v1/messages/count_tokens",
+    operation_id="session_messages_count",
+    summary="Count a prompt's tokens, by Anthropic's API",
+    responses=anthropic_errors(ERRORS),
+)
+async def count(
+    deps: Deps, session: Session, request: CountRequest, _beta: Beta = None
+) -> CountAnswer:
+    """The number of tokens of these messages in the chat template. It is no turn: nothing is
+    sampled. The prompt of a later turn has the tokens that were sampled, which may be others."""
+    if reason := await deps.store.agent_sessions.over(*session):
+        raise over(reason)
+    deps.policy.admit(f"{session.run}-{session.attempt}-{session.number}")
+    run = await find_run(deps, session.run)
+    call = count_call(chat_body(request.given()), run.config["data"].get("chat_template_kwargs"))
+    return CountAnswer(input_tokens=await count_tokens(deps.store, deps.policy, run, call))
 
 
 @router.post("/reward", operation_id="sessions_reward", summary="What a session has earned")
