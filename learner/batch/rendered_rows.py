@@ -1,7 +1,6 @@
 """Render dataset rows as text that shows what the model reads and which parts are trained. Pure,
 except for the tokenizer."""
 
-import re
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +20,13 @@ from services.contracts.preview import (
 )
 from services.contracts.rows.dataset import Row
 from services.contracts.rows.preference import PAIR
-from services.contracts.rows.rendering import compose, render, templated, use_template
+from services.contracts.rows.rendering import (
+    compose,
+    render,
+    templated,
+    unread_variables,
+    use_template,
+)
 from services.contracts.rows.turn_end import eos_token_ids, unbegun
 
 MOST_PIECES = 64
@@ -43,12 +48,7 @@ def rendered(job: PreviewJob, tokenizer: Any) -> Rendering:
         )
     ]
     form = "chat_template" if templated(config.data, tokenizer) else "plain_text"
-    template = str(tokenizer.chat_template or "")
-    unread = [
-        name
-        for name in config.data.chat_template_kwargs
-        if not re.search(rf"\b{re.escape(name)}\b", template)
-    ]
+    unread = unread_variables(config.data.chat_template_kwargs, tokenizer)
     # A template that fails for all rows, maybe after seconds, is not asked again.
     works = any(row.problem is None for row in rows)
     looked = job.rows[:1] if form == "chat_template" else []

@@ -13,12 +13,12 @@ from http import HTTPStatus
 from typing import Any
 
 from rollout.text.answer_text import before_stop
-from rollout.text.chat_rendering import opening, text_tokens
+from rollout.text.chat_rendering import UnreadVariable, opening, text_tokens
 from rollout.vllm.client.connection import VLLMUnavailable
 from rollout.vllm.client.policy_client import RequestRefused
 from rollout.vllm.client.resume import ABORTED, rest_of
 from rollout.vllm_plugin.wire import Delta
-from rollout.work.prompt_sampler import assistant_message
+from rollout.work.prompt_sampler import answer_message
 from rollout.work.run_context import RunContext
 from services.contracts.config.vllm import TOOL_PARSER_OPTIONS
 from services.contracts.policy_calls import Failure, Piece, PolicyCall
@@ -68,6 +68,7 @@ class Answering:
         try:
             prompt = await self._prompt(call)
         except ValueError as error:
+            param = error.param if isinstance(error, UnreadVariable) else param
             raise NotAnswered(HTTPStatus.BAD_REQUEST, f"{param}: {error}", param) from error
         if asked.count:
             say(Piece(finish_reason="stop", prompt_tokens=len(prompt)))
@@ -91,9 +92,7 @@ class Answering:
                         say(Piece(text=delta.text))
         message = None
         if whole:
-            message = await assistant_message(
-                self._context, sampled, call.messages, call.tools, call.parallel_tool_calls
-            )
+            message = await answer_message(self._context, sampled, call)
             if isinstance(message["content"], str):
                 message["content"], _ = before_stop(message["content"], call.stop)
         say(
@@ -147,10 +146,10 @@ class Answering:
                 "this run has no parser for the model's tool calls: leave `tools` out, or submit a "
                 f"run with {TOOL_PARSER_OPTIONS}"
             )
-        if context.config.data.chat_template == "none":
+        if context.config.data.chat_template == "none" and not call.variables:
             plain = [{**message, "content": text_of(message)} for message in call.messages]
             return await text_tokens(plain_text(plain), context.tokenizer)
-        return await opening(call.messages, call.tools, context.tokenizer)
+        return await opening(call.messages, call.tools, context.tokenizer, call.variables)
 
     def _params(self, asked: PolicyCall, prompt: int, param: str) -> dict[str, Any]:
         context, sampling, call = self._context, self._context.config.sampling, asked.call

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from rollout.text.answer_text import before_stop, text_of
-from rollout.text.chat_rendering import added, opening, text_tokens, tokens
+from rollout.text.chat_rendering import UnreadVariable, added, opening, text_tokens, tokens
 from rollout.vllm.client.policy_client import RequestRefused
 from rollout.vllm.client.response import Sample, sampling_params
 from rollout.work.group_assembly import oldest_tag
-from rollout.work.prompt_sampler import assistant_message, without_end
+from rollout.work.prompt_sampler import answer_message, without_end
 from rollout.work.run_context import RunContext
 from services.contracts.config.episodes import Sessions
 from services.contracts.config.vllm import TOOL_PARSER_OPTIONS
@@ -61,6 +61,8 @@ class TurnSampler:
         begins = tokens_of(earlier)
         try:
             kept, new = await self._prompt(call, earlier, begins)
+        except UnreadVariable as error:
+            raise Refused(f"{error.param}: {error}", param=error.param) from error
         except ValueError as error:
             at = "messages" if call.kind == "chat" else "prompt"
             raise Refused(f"{at}: {error}", param=at) from error
@@ -107,7 +109,8 @@ class TurnSampler:
         """Return how many ids of the conversation so far (`begins`) the prompt keeps, and which ids
         come after them."""
         if call.kind == "chat" and earlier and self._renders:
-            whole = await opening(call.messages, call.tools, self._context.tokenizer)
+            tokenizer = self._context.tokenizer
+            whole = await opening(call.messages, call.tools, tokenizer, call.variables)
             pairs = enumerate(zip(begins, whole, strict=False))
             kept = next((at for at, (a, b) in pairs if a != b), min(len(begins), len(whole)))
             return kept, whole[kept:]
@@ -125,11 +128,10 @@ class TurnSampler:
         if call.tools and not self._tools:
             raise Refused(NO_PARSER, param="tools")
         if not earlier:
-            return await opening(call.messages, call.tools, context.tokenizer)
+            return await opening(call.messages, call.tools, context.tokenizer, call.variables)
         last = earlier[-1].sampled.tolist()
-        return await added(
-            call.messages, call.new, call.tools, last, context.eos, context.tokenizer
-        )
+        about = call.messages, call.new, call.tools, last, context.eos
+        return await added(*about, context.tokenizer, call.variables)
 
     def _tokens_left(self, prompt: int, first: int) -> int:
         """Return the most tokens of an answer to `prompt` tokens, in a conversation whose first
@@ -170,9 +172,7 @@ class TurnSampler:
             text = text_of(self._context.tokenizer, without_end(self._context, ids))
             text, stop = before_stop(text, call.stop)
             return {"text": text}, stop
-        message = await assistant_message(
-            self._context, ids, call.messages, call.tools, call.parallel_tool_calls
-        )
+        message = await answer_message(self._context, ids, call)
         stop = ""
         if isinstance(message["content"], str):
             message["content"], stop = before_stop(message["content"], call.stop)

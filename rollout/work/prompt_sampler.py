@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rollout.text.answer_text import text_of
@@ -14,6 +14,7 @@ from rollout.vllm.model_files import answer_tokens
 from rollout.vllm_plugin.wire import Parsed
 from rollout.work.run_context import RunContext
 from services.contracts.config.rollout import Sampling
+from services.contracts.sessions import Call
 
 STAND_IN = [{"role": "user", "content": QUESTION}]
 """Stands for the conversation before an answer: parsers read only the answer."""
@@ -88,24 +89,33 @@ async def assistant_message(
     token_ids: Sequence[int],
     messages: list[dict[str, Any]],
     tools: list[dict[str, Any]],
-    parallel_tool_calls: bool = True,
+    variables: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the policy's answer to `messages` as an assistant's message, by vLLM's parsers if the
-    run has any.
+    run has any. `variables` of the chat template replace the run's.
 
     An answer that they cannot read becomes text: the policy wrote it, and it is trained like any
-    other answer. Without `parallel_tool_calls` only the first call is kept. Raises VLLMUnavailable.
+    other answer. Raises VLLMUnavailable.
     """
     ids = without_end(context, token_ids)
     served = context.config.served
     if ids and (served.parses_tools or served.parses_reasoning):
         with contextlib.suppress(RequestRefused):
-            variables = context.config.data.chat_template_kwargs
-            message = await context.policy.message(Parsed(ids, messages, tools, variables))
-            if not parallel_tool_calls and message.get("tool_calls"):
-                message["tool_calls"] = message["tool_calls"][:1]
+            given = {**context.config.data.chat_template_kwargs, **(variables or {})}
+            message = await context.policy.message(Parsed(ids, messages, tools, given))
             return {"content": None, **message}
     return {"role": "assistant", "content": text_of(context.tokenizer, ids)}
+
+
+async def answer_message(
+    context: RunContext, token_ids: Sequence[int], call: Call
+) -> dict[str, Any]:
+    """Return the answer to a call as an assistant's message. Without `parallel_tool_calls` only the
+    first call of a tool is kept. Raises VLLMUnavailable."""
+    message = await assistant_message(context, token_ids, call.messages, call.tools, call.variables)
+    if not call.parallel_tool_calls and message.get("tool_calls"):
+        message["tool_calls"] = message["tool_calls"][:1]
+    return message
 
 
 def without_end(context: RunContext, token_ids: Sequence[int]) -> list[int]:

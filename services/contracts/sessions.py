@@ -97,6 +97,8 @@ class Call(msgspec.Struct, kw_only=True):
     tool, as in `tool_choice`. With None any text is valid."""
     parallel_tool_calls: bool = True
     """Without it the client gets the first of an answer's tool calls alone, as from vLLM."""
+    variables: dict[str, Any] = {}
+    """Variables of the chat template that differ from the run's."""
     side: bool = False
     """As of Turn."""
 

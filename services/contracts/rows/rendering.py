@@ -4,7 +4,8 @@ Rollout workers, supervised runs and `headrace chat` all render here, so the pol
 tokens in each. The chat template of a run and its variables are the tokenizer's (`use_template`).
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from services.contracts.config.data import PromptOptions
@@ -45,6 +46,12 @@ def variables_of(tokenizer: PromptTokenizer) -> Mapping[str, Any]:
     """The variables that the run gives its chat template."""
     variables: Mapping[str, Any] = getattr(tokenizer, VARIABLES, {})
     return variables
+
+
+def unread_variables(names: Iterable[str], tokenizer: PromptTokenizer) -> list[str]:
+    """Return the variables among `names` that the chat template does not mention."""
+    template = str(tokenizer.chat_template or "")
+    return [name for name in names if not re.search(rf"\b{re.escape(name)}\b", template)]
 
 
 def compose(row: Row, options: PromptOptions) -> str | Chat:
@@ -112,13 +119,16 @@ def chat_text(
     tokenizer: PromptTokenizer,
     tools: list[dict[str, Any]] | None = None,
     answer_follows: bool = True,
+    variables: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the chat as its template writes it, with the beginning of the assistant's turn if an
-    answer follows. Raises ValueError for a chat that the template refuses or whose text it leaves
-    out, and for a template that exceeds the limits."""
+    answer follows. `variables` replace the run's of the same names. Raises ValueError for a chat
+    that the template refuses or whose text it leaves out, and for a template that exceeds the
+    limits."""
     chat = for_template(chat)
     try:
-        text = _written(for_tokenizer(chat, tokenizer), tokenizer, tools, answer_follows)
+        messages = for_tokenizer(chat, tokenizer)
+        text = _written(messages, tokenizer, tools, answer_follows, variables or {})
     except Exception as error:  # a template is a program, and raises what it likes
         raise ValueError(f"the chat template refuses this prompt: {error}") from error
     if len(text) > CHARACTERS:
@@ -132,7 +142,7 @@ def for_tokenizer(chat: Chat, tokenizer: PromptTokenizer) -> Chat:
     TemplateTooGreedy."""
 
     def written(messages: Chat, answer_follows: bool) -> str:
-        return _written(messages, tokenizer, None, answer_follows)
+        return _written(messages, tokenizer, None, answer_follows, {})
 
     messages = _in_known_roles(chat, tokenizer)
     state = str(tokenizer.chat_template), repr(variables_of(tokenizer))
@@ -144,6 +154,7 @@ def _written(
     tokenizer: PromptTokenizer,
     tools: list[dict[str, Any]] | None,
     answer_follows: bool,
+    variables: Mapping[str, Any],
 ) -> str:
     with limited():
         text = tokenizer.apply_chat_template(
@@ -151,7 +162,7 @@ def _written(
             tools=tools,
             add_generation_prompt=answer_follows,
             tokenize=False,
-            **variables_of(tokenizer),
+            **{**variables_of(tokenizer), **variables},
         )
     return str(text)
 

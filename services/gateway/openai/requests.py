@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from services.contracts.config.data import check_variables
 from services.contracts.sessions import Call
 from services.gateway.openai.bodies import Kind
 from services.gateway.openai.errors import SessionProblem
@@ -149,7 +150,7 @@ def _check_portable(name: str, value: Any) -> None:
 
 
 def _call(kind: Kind, body: Mapping[str, Any], sampling: Mapping[str, Any]) -> Call:
-    structured = None
+    structured, variables = None, dict[str, Any]()
     for name, value in body.items():
         _check_portable(name, value)
         if value is None or name in UNUSED or name in TAKEN:
@@ -161,7 +162,7 @@ def _call(kind: Kind, body: Mapping[str, Any], sampling: Mapping[str, Any]) -> C
             if isinstance(value, bool) or value != run:
                 raise refused(name, f"the run samples with {run}: leave it out, or send {run}")
         elif name in (VARIABLES, EFFORT):
-            _check_variables(name, value, sampling.get(VARIABLES) or {})
+            variables |= _variables(name, value, sampling.get(VARIABLES) or {})
         elif name not in NEUTRAL:
             raise refused(name[:100], UNKNOWN)
         elif not NEUTRAL[name](value):
@@ -182,24 +183,34 @@ def _call(kind: Kind, body: Mapping[str, Any], sampling: Mapping[str, Any]) -> C
         or not all(isinstance(text, str) and text for text in stops)
     ):
         raise refused("stop", f"must be a text, or up to {MAX_STOPS} texts")
-    return Call(kind=kind, stop=stops, seed=seed, max_tokens=max_tokens, structured=structured)
+    if variables and kind != "chat":
+        raise refused(VARIABLES, "a text has no chat template: leave it out")
+    return Call(
+        kind=kind,
+        stop=stops,
+        seed=seed,
+        max_tokens=max_tokens,
+        structured=structured,
+        variables=variables,
+    )
 
 
-def _check_variables(param: str, value: Any, run: Mapping[str, Any]) -> None:
-    """Refuse variables of the chat template that differ from the run's."""
+def _variables(param: str, value: Any, run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the variables of the chat template that differ from the run's. A worker refuses those
+    that the template does not mention."""
     variables = {EFFORT: value} if param == EFFORT else value
     if not isinstance(variables, dict):
         raise refused(param, "must be an object of the chat template's variables")
-    for name, variable in variables.items():
-        # Python's true equals 1, and JSON's does not.
-        if name in run and json.dumps(run[name]) == json.dumps(variable):
-            continue
-        has = f"{name} = {json.dumps(run[name])}" if name in run else f"no {name}"
-        raise refused(
-            param,
-            f"the run renders its prompts with {has}, and each turn as all others: leave it out, "
-            f"or submit a run with data.{VARIABLES}={json.dumps({name: variable})[:300]}",
-        )
+    try:
+        check_variables(variables)
+    except ValueError as error:
+        raise refused(param, str(error)) from None
+    # Python's true equals 1, and JSON's does not.
+    return {
+        name: variable
+        for name, variable in variables.items()
+        if name not in run or json.dumps(run[name]) != json.dumps(variable)
+    }
 
 
 def _structured(format: Any, sampling: Mapping[str, Any]) -> dict[str, Any] | None:

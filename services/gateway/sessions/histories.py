@@ -16,6 +16,7 @@ def request_digest(call: Call) -> str:
     """Return a digest of the request. A request that is sent again has the same digest."""
     content = [call.kind, call.messages, call.prompt, call.tools, call.stop, call.seed]
     options = [call.max_tokens, call.side, call.structured, call.parallel_tool_calls]
+    options += [call.variables] if call.variables else []
     return digest_of([*content, *options])
 
 

@@ -183,7 +183,6 @@ def test_one_call_at_a_time_is_another_request() -> None:
 @pytest.mark.parametrize(
     ("option", "value", "reason"),
     [
-        ("reasoning_effort", "low", "the run renders its prompts with no reasoning_effort"),
         ("n", 2, "a request has one answer here"),
         ("logprobs", True, "answers come without log-probabilities here"),
         ("frequency_penalty", 0.5, "training accounts for whole samples of the policy alone"),

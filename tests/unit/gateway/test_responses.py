@@ -125,12 +125,13 @@ def test_options_of_frameworks_are_taken() -> None:
     response = client_of(policy).responses.create(
         model="policy", input="2+2", tools=[ADD], tool_choice="auto", parallel_tool_calls=False,
         max_output_tokens=9, temperature=1, top_p=1, store=False, metadata={"a": "b"}, user="me",
-        include=["reasoning.encrypted_content"], reasoning={"summary": "auto"},
+        include=["reasoning.encrypted_content"], reasoning={"summary": "auto", "effort": "low"},
         text={"format": {"type": "text"}, "verbosity": "low"}, truncation="disabled",
         background=False, prompt_cache_key="k", service_tier="auto", top_logprobs=0,
     )  # fmt: skip
     (call,) = policy.calls
     assert (call.max_tokens, call.parallel_tool_calls, call.structured) == (9, False, None)
+    assert call.variables == {"reasoning_effort": "low"}
     assert (response.metadata, response.max_output_tokens) == ({"a": "b"}, 9)
 
 
@@ -209,7 +210,6 @@ REFUSED: dict[str, tuple[Mapping[str, Any], str]] = {
     "logprobs": ({"include": ["message.output_text.logprobs"]}, "include: must be a list without"),
     "top logprobs": ({"top_logprobs": 3}, "top_logprobs: answers come without log-probabilities"),
     "prompt": ({"prompt": {"id": "x"}}, "prompt: no such option is known here"),
-    "effort": ({"reasoning": {"effort": "low"}}, "reasoning_effort: the run renders its prompts"),
     "format": ({"text": {"format": {"type": "grammar"}}}, "text.format: its type must be text"),
     "forced format": ({"text": {"format": {"type": "json_object"}}}, "response_format: it changes"),
     "temperature": ({"temperature": 0.2}, "temperature: the run samples with 1.0"),

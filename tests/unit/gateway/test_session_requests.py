@@ -159,26 +159,40 @@ def test_a_request_may_say_the_variables_of_the_run(given: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "variables"),
     [
-        ({"chat_template_kwargs": {"enable_thinking": True}}, "enable_thinking = false, and each"),
-        ({"chat_template_kwargs": {"enable_thinking": 0}}, "enable_thinking = false, and each"),
-        ({"chat_template_kwargs": {"other": 1}}, r'no other, .*kwargs=\{"other": 1\}'),
-        ({"chat_template_kwargs": [1]}, "an object of the chat template's variables"),
-        ({"reasoning_effort": "high"}, 'reasoning_effort = "low"'),
+        ({"chat_template_kwargs": {"enable_thinking": True}}, {"enable_thinking": True}),
+        ({"chat_template_kwargs": {"enable_thinking": 0}}, {"enable_thinking": 0}),
+        ({"chat_template_kwargs": {"other": 1, "enable_thinking": False}}, {"other": 1}),
+        ({"reasoning_effort": "high"}, {"reasoning_effort": "high"}),
     ],
 )
-def test_other_variables_than_the_runs_are_refused_with_the_way_out(
-    given: dict[str, Any], message: str
+def test_a_request_may_have_other_variables_than_the_run(
+    given: dict[str, Any], variables: dict[str, Any]
 ) -> None:
     body = {"messages": ASKED, **given}
-    for call in (
-        lambda: chat_call(body, SAMPLING | RUN),
-        lambda: policy_call("chat", body, None, 100, RUN["chat_template_kwargs"]),
-    ):
-        with pytest.raises(SessionProblem, match=message) as refused:
-            call()
-        assert (refused.value.status, refused.value.param) == (400, next(iter(given)))
+    call = chat_call(body, SAMPLING | RUN)
+    assert call.variables == variables
+    assert request_digest(call) != request_digest(chat())
+    assert policy_call("chat", body, None, 100, RUN["chat_template_kwargs"]).call == call
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"chat_template_kwargs": [1]}, "an object of the chat template's variables"),
+        ({"chat_template_kwargs": {"a b": 1}}, "'a b' is no name of a variable"),
+        ({"chat_template_kwargs": {"messages": []}}, "'messages' is no variable of a template"),
+        ({"chat_template_kwargs": {"a": "x" * 20_000}}, "16,384 is the most"),
+        ({"chat_template_kwargs": {"a": float("nan")}}, "holds NaN or Infinity"),
+    ],
+)
+def test_what_is_no_variable_of_a_template_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(SessionProblem, match=message) as refused:
+        chat_call({"messages": ASKED, **given}, SAMPLING | RUN)
+    assert (refused.value.status, refused.value.param) == (400, next(iter(given)))
+    with pytest.raises(SessionProblem, match="a text has no chat template"):
+        completions_call({"prompt": "x", "chat_template_kwargs": {"a": 1}}, SAMPLING)
 
 
 def test_integers_that_a_call_cannot_carry_are_refused_wherever_they_are() -> None:

@@ -278,3 +278,43 @@ async def test_a_conversation_that_has_used_up_its_tokens_ends_with_length_and_i
     context.context = 4
     with pytest.raises(Refused, match="the prompt is too long"):
         await sampler.sample(Call(kind="chat", messages=messages[:1]), [], None)
+
+
+async def test_a_call_may_have_variables_of_the_chat_template_of_its_own() -> None:
+    tokenizer = tokenizer_of(
+        CHATML + "{% if not (enable_thinking | default(true)) %}<think></think>{% endif %}"
+    )
+    engine = Engine(tokenizer, random.Random(1))
+    sampler = TurnSampler(Context(tokenizer, engine, "exact"))  # type: ignore[arg-type]
+    asked = [{"role": "user", "content": "2+2"}]
+    off = {"enable_thinking": False}
+    first = Call(kind="chat", messages=asked, variables=off)
+    turn, *_ = await sampler.sample(first, [], None)
+    # The next turn thinks again. The first one's ids stay.
+    more = [*asked, turn.message, {"role": "user", "content": "3+3"}]
+    second = Call(kind="chat", messages=more, path=[0], new=2)
+    later, *_ = await sampler.sample(second, [turn], None)
+    again = Call(kind="chat", messages=more, path=[0], new=2, variables=off)
+    without, *_ = await sampler.sample(again, [turn], None)
+
+    end = tokens(tokenizer, "<think></think>")
+    assert turn.prompt[-len(end) :] == end
+    assert without.prompt == later.prompt + end
+    assert engine.seen[1][0] == [*turn.prompt, *turn.sampled.tolist(), *later.prompt]
+
+
+@pytest.mark.parametrize(
+    ("name", "param"),
+    [("thinking", "chat_template_kwargs"), ("reasoning_effort", "reasoning_effort")],
+)
+async def test_a_variable_that_the_template_does_not_mention_is_refused(
+    name: str, param: str
+) -> None:
+    tokenizer = tokenizer_of(CHATML)
+    engine = Engine(tokenizer, random.Random(1))
+    sampler = TurnSampler(Context(tokenizer, engine, "exact"))  # type: ignore[arg-type]
+    asked = [{"role": "user", "content": "2+2"}]
+    with pytest.raises(Refused, match=f"{param}: .* does not mention {name}") as refused:
+        await sampler.sample(Call(kind="chat", messages=asked, variables={name: "low"}), [], None)
+    assert refused.value.param == param
+    assert engine.seen == []
