@@ -25,8 +25,8 @@ from headrace import (
     Unreachable,
     WaitTimeout,
     operations,
-    synchronous,
 )
+from headrace.synchronous import datasets
 from services.contracts.records import RunState, WorkerRecord
 from services.store import Store
 from tests.integration.gateway.servers import GatewayProcess, InStore
@@ -316,8 +316,8 @@ def test_several_files_and_a_folder_are_one_dataset_in_their_order(
 def test_a_large_file_goes_on_where_its_upload_broke(
     client: Client, breaking: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(synchronous, "LARGE_BYTES", 1000)
-    monkeypatch.setattr(synchronous, "PART_BYTES", 20_000)
+    monkeypatch.setattr(datasets, "LARGE_BYTES", 1000)
+    monkeypatch.setattr(datasets, "PART_BYTES", 20_000)
     file = tmp_path / "large.jsonl"
     lines = (json.dumps({"question": str(n), "answer": "1"}) + "\n" for n in range(2000))
     file.write_text("".join(lines))
