@@ -282,5 +282,13 @@ def resident(field: str) -> int:
     raise OSError(f"/proc/self/status has no {field}")
 
 
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Return what `measure` returns, or `failed`: why the GPU has too little memory."""
+    try:
+        return measure(request)
+    except torch.OutOfMemoryError as error:
+        return {"failed": f"out of memory: {str(error).partition(' (')[0][:300]}"}
+
+
 if __name__ == "__main__":
-    print(json.dumps(measure(json.load(sys.stdin))), flush=True)
+    print(json.dumps(answer(json.load(sys.stdin))), flush=True)

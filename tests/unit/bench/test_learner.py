@@ -6,6 +6,8 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ import torch
 from bench.learner import one_pass
 from bench.learner.one_pass import make_batch, make_model, measure, padded_cuts
 from bench.learner.run import figures, one_side, parsed, part
-from bench.runner import BenchFailed
+from bench.runner import BenchFailed, BenchResults
 
 ROOT = Path(__file__).parents[3]
 TINY = [
@@ -48,6 +50,50 @@ def test_both_sides_have_the_same_batch() -> None:
 def test_padding_counts_in_what_plain_transformers_take_at_once() -> None:
     # 3 x 10 = 30 fit; with the 12 it would be 4 x 12 = 48. The 40 has a pass of its own.
     assert padded_cuts([10, 2, 3, 12, 5, 40, 1], 30) == [[0, 1, 2], [3, 4], [5], [6]]
+
+
+def test_a_side_without_memory_says_so_and_the_other_keeps_its_figures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def measured(request: dict[str, Any]) -> dict[str, Any]:
+        if request["side"] == "plain":
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.27 GiB (GPU 0)")
+        return {
+            "tokens": 10,
+            "seconds": [2.0],
+            "median_cpu_seconds": 1.0,
+            "mfu": 0.4,
+        } | dict.fromkeys(("peak_bytes", "passes", "computed_tokens", "logprob_mean"), 1.0)
+
+    real = subprocess.run
+
+    def ran(arguments: Any, **options: Any) -> Any:
+        if "input" not in options:
+            return real(arguments, **options)
+        answer = one_pass.answer(json.loads(options["input"]))
+        return SimpleNamespace(returncode=0, stdout=json.dumps(answer))
+
+    monkeypatch.setattr(one_pass, "measure", measured)
+    monkeypatch.setattr(subprocess, "run", ran)
+    results = BenchResults("learner")
+    results.measure(part("step", parsed([])))
+    assert results.value("full step", "headrace", "tokens/s") == 5
+    assert results.failed == {
+        "full step, plain": "out of memory: CUDA out of memory. Tried to allocate 9.27 GiB"
+    }
+
+
+def test_on_a_gpu_the_default_size_is_a_model_that_its_user_trains() -> None:
+    by_memory = {size: parsed([], size * 10**9) for size in (24, 48, 80, 141)}
+    assert {(o["hidden"], o["layers"], o["dtype"]) for o in by_memory.values()} == {
+        (1024, 28, "bfloat16")
+    }
+    # Plain transformers need 5.5 MB for a token of a pass, and 9.5 GB besides.
+    tokens = {size: options["tokens"] for size, options in by_memory.items()}
+    assert tokens == {24: 1024, 48: 4096, 80: 8192, 141: 8192}
+    assert by_memory[24]["prompt"] + by_memory[24]["longest"] == 1024
+    assert parsed(["--model", "qwen3-8b"], 141 * 10**9)["hidden"] == 4096
+    assert (parsed([])["hidden"], parsed([])["dtype"]) == (384, "float32")
 
 
 def test_the_learner_alone_has_no_ratio_and_two_sides_must_agree() -> None:
