@@ -55,6 +55,12 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
+def to_host(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy of `tensor` on the host. `learner.persist.host_copies` copies large tensors of
+    a GPU faster."""
+    return tensor.to("cpu", copy=True)
+
+
 def rows_of(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """Return this rank's rows of `tensor`, sharded as `like` is. `tensor` has the shape of `like`
     and may already be sharded."""

@@ -12,6 +12,7 @@ from learner.model.loading.model_loader import LoadedModel
 from learner.model.loading.saving import as_in_a_folder, on_host, weight_tensors
 from learner.model.placement.offload import present
 from learner.model.placement.parallel import is_sharded
+from learner.persist.host_copies import HostCopies
 from learner.slices import WHOLE, RankPart
 from learner.state import TrainingProgress, TrainingState
 
@@ -55,27 +56,27 @@ class CapturedCritic:
 def capture(state: TrainingState, part: RankPart = WHOLE) -> Captured:
     """Copy to the host everything that the next step changes. If the state is sharded, all ranks
     call this together, and each copies another `part`."""
-    critic = None
+    critic, copy = None, HostCopies(state.loaded.model.device).copy
     if state.critic:
         with present(state.critic.offloads, changed=False):
-            weights = on_host(weight_tensors(state.critic.model), part=part)
+            weights = on_host(weight_tensors(state.critic.model), None, part, copy)
             critic = CapturedCritic(
                 state.critic.model,
                 as_in_a_folder(state.critic.model, weights),
-                state.critic.optimizers.tensors(part),
+                state.critic.optimizers.tensors(part, copy),
             )
     copies = {}
-    for name, copy in state.copies.moving.items():
-        with copy.present():
-            copies[name] = on_host(copy.parameters, part=part)
+    for name, moving in state.copies.moving.items():
+        with moving.present():
+            copies[name] = on_host(moving.parameters, None, part, copy)
     with present(state.offloads, changed=False):
-        optimizer = state.optimizers.tensors(part)
+        optimizer = state.optimizers.tensors(part, copy)
     # Adapters are small, and peft and vLLM read a single file.
     alone = WHOLE if part.number == 0 else None
     of_weights = alone if state.loaded.lora else part
     return Captured(
         state.loaded,
-        trained_on_host(state.loaded, part=of_weights),
+        trained_on_host(state.loaded, None, of_weights, copy),
         optimizer,
         _random_state(state.loaded.model.device),
         state.progress,

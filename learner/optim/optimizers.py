@@ -4,7 +4,7 @@ The state must never be saved as a pickle. It goes to safetensors as `<parameter
 quantised entry as `<parameter>/<entry>.<part>`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from learner.distributed import Ranks
 from learner.errors import RunCannotGoOn
 from learner.optim.muon import Muon
-from learner.slices import WHOLE, RankPart, rows_of, whole
+from learner.slices import WHOLE, RankPart, rows_of, to_host, whole
 from services.contracts.config.optimizer import AdamW, AdamW8bit, MuonAdamW
 
 Config = AdamW | AdamW8bit | MuonAdamW
@@ -120,15 +120,19 @@ class Optimizers:
             for suffix, tensor in _plain(value)
         }
 
-    def tensors(self, part: RankPart = WHOLE) -> dict[str, torch.Tensor]:
-        """Return a copy of `part` of the state on the host. For a sharded state all ranks call this
-        together."""
+    def tensors(
+        self,
+        part: RankPart = WHOLE,
+        copy: Callable[[torch.Tensor], torch.Tensor] = to_host,
+    ) -> dict[str, torch.Tensor]:
+        """Return a copy of `part` of the state on the host, made with `copy`. For a sharded state
+        all ranks call this together."""
         state, copied = self.state(), {}
         kept = part.of(state)
         for name, tensor in state.items():
             every = whole(tensor)
             if name in kept:
-                copied[name] = every.to("cpu", copy=True)
+                copied[name] = copy(every)
         return copied
 
     @property

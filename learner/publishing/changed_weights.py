@@ -5,6 +5,8 @@ are replicated, only rank 0 keeps them. Positions and values of changed weights 
 from there to the host.
 """
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -22,6 +24,12 @@ MOST = 1 / 16
 """Share of changed weights above which a version is published whole. A delta takes 3.2 bytes per
 change, and only one such delta may follow a whole version (`delta_files.SHARE`). This also
 bounds the memory of changes until they are on the host: 6 bytes each."""
+
+
+MESSAGE = 64 << 20
+"""Bytes of one message between ranks. A message for each tensor would take longer to start than to
+arrive."""
+VALUE = torch.int16
 
 
 @dataclass(frozen=True)
@@ -52,6 +60,15 @@ class PublishedWeights:
         """This rank's copies, on the devices that hold the weights."""
         return list(self._before.values())
 
+    def whole(self) -> dict[str, torch.Tensor]:
+        """Return the published weights by the model's names, if this rank has all of them: views of
+        its copies, which the next version changes."""
+        tensors = weight_tensors(self._model)
+        return {
+            name: bits.view(torch.bfloat16).view(tensors[name].shape)
+            for name, bits in self._before.items()
+        }
+
     def remember(self) -> None:
         """Record the current weights as published."""
         if self._before:
@@ -77,11 +94,15 @@ class PublishedWeights:
         counts = self._counts(tensors, local_changes)
         if sum(map(sum, counts)) > limit:
             return None
-        changed: Changes = {}
-        for name, of_ranks in zip(tensors, zip(*counts, strict=True), strict=True):
-            if any(of_ranks):
-                changed[name] = self._collected(tensors[name], local_changes.get(name), of_ranks)
-        return changed
+        if not self._ranks.first:
+            self._send(tensors, local_changes, counts[self._ranks.rank])
+            return {}
+        changed: Changes = {name: [found] for name, found in local_changes.items()}
+        for rank, of_rank in enumerate(counts):
+            if rank and any(of_rank):
+                for name, found in self._received(tensors, rank, of_rank):
+                    changed.setdefault(name, []).append(found)
+        return {name: changed[name] for name in tensors if name in changed}
 
     def _taken(self, tensors: dict[str, torch.Tensor], limit: int) -> dict[str, Slice]:
         """Return this rank's changes and record them as published. Stop once there are more than
@@ -115,28 +136,47 @@ class PublishedWeights:
         every = self._ranks.gather(msgspec.msgpack.encode(counts))
         return [msgspec.msgpack.decode(message, type=list[int]) for message in every]
 
-    def _collected(
-        self, tensor: torch.Tensor, local_changes: Slice | None, counts: tuple[int, ...]
-    ) -> list[Slice]:
-        """Collect the changes of one tensor: from all ranks on rank 0, nothing elsewhere."""
-        if self._ranks.first:
-            others = [(rank, count) for rank, count in enumerate(counts) if rank and count]
-            received = [self._received(tensor, rank, count) for rank, count in others]
-            return [local_changes, *received] if local_changes is not None else received
-        if local_changes is not None and counts[self._ranks.rank]:
-            sides = local_changes.positions, local_changes.values
-            dist.send(torch.cat([side.view(torch.uint8) for side in sides]), 0)
-        return []
+    def _send(
+        self, tensors: dict[str, torch.Tensor], changed: dict[str, Slice], counts: list[int]
+    ) -> None:
+        """Send this rank's changes to rank 0, in few large messages."""
+        sent = [changed[name] for name, *_ in _layout(tensors, counts)]
+        sides = [each.positions for each in sent] + [each.values for each in sent]
+        if sides:
+            message = torch.cat([side.view(torch.uint8) for side in sides])
+            for piece in message.split(MESSAGE):
+                dist.send(piece, 0)
 
-    def _received(self, tensor: torch.Tensor, rank: int, count: int) -> Slice:
-        integer = index_type(tensor)
-        size = count * integer.itemsize
+    def _received(
+        self, tensors: dict[str, torch.Tensor], rank: int, counts: list[int]
+    ) -> Iterator[tuple[str, Slice]]:
+        """Receive the changes of `rank`, which has `counts` of them by tensor."""
+        layout = _layout(tensors, counts)
+        size = sum(count * (index.itemsize + VALUE.itemsize) for _, count, index in layout)
+        device = next(iter(tensors.values())).device
         # NCCL has no 16-bit integers.
-        message = torch.empty(size + 2 * count, dtype=torch.uint8, device=tensor.device)
-        dist.recv(message, rank)
-        width = tensor.numel() // tensor.shape[0]
-        start = first_row(tensor.shape[0], rank, self._ranks.size) * width
-        return Slice(start, message[:size].view(integer), message[size:].view(torch.int16))
+        message = torch.empty(size, dtype=torch.uint8, device=device)
+        for piece in message.split(MESSAGE):
+            dist.recv(piece, rank)
+        sizes = [count * index.itemsize for _, count, index in layout]
+        sizes += [count * VALUE.itemsize for _, count, _ in layout]
+        sides = message.split(sizes)
+        for (name, _, index), positions, values in zip(
+            layout, sides[: len(layout)], sides[len(layout) :], strict=True
+        ):
+            rows, *others = tensors[name].shape
+            start = first_row(rows, rank, self._ranks.size) * math.prod(others)
+            yield name, Slice(start, positions.view(index), values.view(VALUE))
+
+
+def _layout(
+    tensors: dict[str, torch.Tensor], counts: list[int]
+) -> list[tuple[str, int, torch.dtype]]:
+    """Return (name, count, type of positions) of a rank's changed tensors, in the order of its
+    message: all positions, then all values. Wider types come first, which aligns all of them."""
+    pairs = zip(tensors.items(), counts, strict=True)
+    changed = [(name, count, index_type(tensor)) for (name, tensor), count in pairs if count]
+    return sorted(changed, key=lambda each: -each[2].itemsize)
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:

@@ -4,7 +4,7 @@ The learner writes whole versions and computes tensor checksums from this copy. 
 thread changes it, so the device is free for the next step.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
@@ -19,9 +19,9 @@ from services.weights import DeltaWriter, in_threads, tensor_checksum
 class Mirror:
     """Keeps the newest published weights of one model, and computes the delta to the next ones."""
 
-    def __init__(self, tensors: dict[str, torch.Tensor]) -> None:
+    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """`tensors`: bfloat16, by the names of a model folder. The mirror owns them from now on."""
-        self.tensors = tensors
+        self.tensors = dict(tensors)
         self.weights = sum(tensor.numel() for tensor in tensors.values())
         self._checksums: dict[str, str] = {}
 

@@ -153,13 +153,14 @@ class Publisher(Background[Version | Again]):
         else:
             # Free the old weights first: memory may not hold both.
             self._mirror = None
-            computed = in_threads(_checksum, item.tensors.values())
-            checksums = dict(zip(item.tensors, computed, strict=True))
+            tensors = dict(item.tensors)
+            computed = in_threads(_checksum, tensors.values())
+            checksums = dict(zip(tensors, computed, strict=True))
             item = self._proved_alike(item, checksums == self._checksums)
             self._checksums = checksums
             manifest = self._whole(item)
             if self._mirrors:
-                self._mirror = Mirror(item.tensors)
+                self._mirror = Mirror(tensors)
         self._store.publish(manifest)
         self._newest = manifest
         self._kept = (*self._kept, manifest)[-KEPT_VERSIONS:]
@@ -194,7 +195,10 @@ class Publisher(Background[Version | Again]):
         return replace(version, canary=self._newest.canary)
 
     def _whole(self, version: Version) -> WeightManifest:
-        name, tensors = weights_name(self._run, version.number, self._lineage), version.tensors
+        name, tensors = (
+            weights_name(self._run, version.number, self._lineage),
+            dict(version.tensors),
+        )
         size = sum(tensor.nbytes for tensor in tensors.values())
         metadata = {"format": "pt", **_metadata(version)}
         file = self._written(name, size, lambda path: save_file(tensors, path, metadata=metadata))

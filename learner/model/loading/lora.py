@@ -7,6 +7,7 @@ runs have no adapters.
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from learner.model.loading.folders import find_source
 from learner.model.loading.model_loader import LoadedModel, load_model
 from learner.model.loading.saving import as_in_a_folder, on_host, weight_tensors
 from learner.model.passes.logprobs import PackedRow, TokenLogprobs
-from learner.slices import WHOLE, RankPart, rows_of
+from learner.slices import WHOLE, RankPart, rows_of, to_host
 from services.contracts.config.lora import BESIDE_EXPERTS, LoRA
 from services.contracts.config.model import PretrainedModel
 from services.contracts.experts import expert_count
@@ -160,13 +161,17 @@ def adapter_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
 
 
 def trained_on_host(
-    loaded: LoadedModel, dtype: torch.dtype | None = None, part: RankPart | None = WHOLE
+    loaded: LoadedModel,
+    dtype: torch.dtype | None = None,
+    part: RankPart | None = WHOLE,
+    copy: Callable[[torch.Tensor], torch.Tensor] = to_host,
 ) -> dict[str, torch.Tensor]:
     """Return a host copy of the weights that training changes, by their names in files, in their
-    own type or in `dtype`. `part`: see `on_host`."""
+    own type or in `dtype`. `part` and `copy`: see `on_host`."""
     if loaded.lora:
-        return on_host(adapter_tensors(loaded.model), dtype, part)
-    return as_in_a_folder(loaded.model, on_host(weight_tensors(loaded.model), dtype, part))
+        return on_host(adapter_tensors(loaded.model), dtype, part, copy)
+    weights = on_host(weight_tensors(loaded.model), dtype, part, copy)
+    return as_in_a_folder(loaded.model, weights)
 
 
 def load_adapters(loaded: LoadedModel, folder: Path) -> None:

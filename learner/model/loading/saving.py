@@ -2,7 +2,7 @@
 folders."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,7 +23,7 @@ from learner.model.loading.spellings import (
     tokenizer_config_for_all,
     with_dtype_named,
 )
-from learner.slices import WHOLE, RankPart, whole
+from learner.slices import WHOLE, RankPart, to_host, whole
 from services.models.description import TOKENS
 from services.models.folder import CONFIG, GENERATION
 
@@ -156,8 +156,9 @@ def on_host(
     tensors: Mapping[str, torch.Tensor],
     dtype: torch.dtype | None = None,
     part: RankPart | None = WHOLE,
+    copy: Callable[[torch.Tensor], torch.Tensor] = to_host,
 ) -> dict[str, torch.Tensor]:
-    """Copy `part` of `tensors` to host memory, in their own type or in `dtype`.
+    """Copy `part` of `tensors` to host memory with `copy`, in their own type or in `dtype`.
 
     Sharded tensors are gathered one by one from all ranks, so no device holds two whole tensors.
     With `part` None this rank contributes its slices and keeps nothing.
@@ -167,7 +168,7 @@ def on_host(
         # Converted before it is sent to the other ranks: the type may be smaller.
         every = whole(tensor.to(dtype or tensor.dtype))
         if name in kept:
-            copied[name] = every.to("cpu", copy=True).contiguous()
+            copied[name] = copy(every).contiguous()
     return copied
 
 

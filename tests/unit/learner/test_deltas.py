@@ -1,7 +1,7 @@
 """Versions as deltas: exact, whole when necessary, and on disk while they are needed."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -165,6 +165,23 @@ def test_a_version_with_many_changed_weights_is_published_whole(tiny: Run) -> No
         "v000002-a.delta.safetensors",
     ]
     check_equal(read_version(tiny.root, manifest), tiny.loaded)
+
+
+def test_a_whole_version_is_copied_before_the_device_changes_it(tiny: Run) -> None:
+    first = tiny.versions.take(0, 0.0)
+    expected = {n: t.clone() for n, t in host_weights(tiny.loaded, 0, 0.0).tensors.items()}
+    with torch.no_grad():
+        for parameter in tiny.loaded.model.parameters():
+            parameter.mul_(2)
+    # The next version is taken before a thread has read the first one.
+    second = tiny.versions.take(1, 0.0)
+    check_same(first.tensors, expected)
+    check_same(second.tensors, host_weights(tiny.loaded, 1, 0.0).tensors)
+
+
+def check_same(tensors: Mapping[str, torch.Tensor], others: Mapping[str, torch.Tensor]) -> None:
+    assert tensors.keys() == others.keys()
+    assert all(torch.equal(tensor, others[name]) for name, tensor in tensors.items())
 
 
 @pytest.mark.parametrize("kind", ["full", "float32", "adapter"])
