@@ -6,7 +6,7 @@ tensor never exists. Entropy comes from the same pass. The result must agree wit
 for a value from the device.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -78,26 +78,26 @@ class _HeadLogprobs(torch.autograd.Function):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         rows, vocabulary = chunk
         total = hidden.shape[0]
-        normaliser = hidden.new_empty(total, dtype=types.wide)
-        entropy, chosen = torch.empty_like(normaliser), torch.empty_like(normaliser)
-        for r in range(0, total, rows):
-            part, target = hidden[r : r + rows].to(types.kind), targets[r : r + rows]
-            peak = torch.full_like(chosen[r : r + rows], -torch.inf)
-            mass, weighted = torch.zeros_like(peak), torch.zeros_like(peak)
-            for v in range(0, weight.shape[0], vocabulary):
-                logits = _logits(part, weight, bias, types, slice(v, v + vocabulary))
-                higher = torch.maximum(peak, logits.amax(1))
-                shrink = (peak - higher).exp()
-                inside = (target >= v) & (target < v + vocabulary)
-                column = (target - v).clamp(0, logits.shape[1] - 1)[:, None]
+        chosen = hidden.new_empty(total, dtype=types.wide)
+        peak = torch.full_like(chosen, -torch.inf)
+        mass, weighted = torch.zeros_like(chosen), torch.zeros_like(chosen)
+        for ids, slice_of_weight in _slices(weight, vocabulary, types.kind):
+            for r in range(0, total, rows):
+                at = slice(r, r + rows)
+                target = targets[at]
+                logits = _logits(hidden[at].to(types.kind), slice_of_weight, bias, types, ids)
+                higher = torch.maximum(peak[at], logits.amax(1))
+                shrink = (peak[at] - higher).exp()
+                inside = (target >= ids.start) & (target < ids.stop)
+                column = (target - ids.start).clamp(0, logits.shape[1] - 1)[:, None]
                 at_target = logits.gather(1, column).squeeze(1)
-                chosen[r : r + rows] = torch.where(inside, at_target, chosen[r : r + rows])
+                chosen[at] = torch.where(inside, at_target, chosen[at])
                 exponentials = (logits - higher[:, None]).exp_()
-                mass = mass * shrink + exponentials.sum(1)
-                weighted = weighted * shrink + exponentials.mul_(logits).sum(1)
-                peak = higher
-            normaliser[r : r + rows] = peak + mass.log()
-            entropy[r : r + rows] = normaliser[r : r + rows] - weighted / mass
+                mass[at] = mass[at] * shrink + exponentials.sum(1)
+                weighted[at] = weighted[at] * shrink + exponentials.mul_(logits).sum(1)
+                peak[at] = higher
+        normaliser = peak + mass.log()
+        entropy = normaliser - weighted / mass
         ctx.save_for_backward(hidden, weight, bias, targets, normaliser, entropy)
         ctx.options = types, chunk
         # An unused output has gradient None, and costs nothing.
@@ -112,34 +112,35 @@ class _HeadLogprobs(torch.autograd.Function):
         grad = torch.zeros_like(normaliser) if given is None else given * scale.multiplier
         by_entropy = None if of_entropy is None else of_entropy * scale.multiplier
         sums = HeadGradients(hidden, weight, bias, wide, ctx.needs_input_grad)
-        for r in range(0, hidden.shape[0], rows):
-            part, target = hidden[r : r + rows].to(kind), targets[r : r + rows]
-            for v in range(0, weight.shape[0], vocabulary):
-                logits = _logits(part, weight, bias, types, slice(v, v + vocabulary))
+        for ids, slice_of_weight in _slices(weight, vocabulary, kind):
+            for r in range(0, hidden.shape[0], rows):
+                at = slice(r, r + rows)
+                part, target = hidden[at].to(kind), targets[at]
+                logits = _logits(part, slice_of_weight, bias, types, ids)
                 bend = scale.bend(logits)
                 # d logp / d logits = onehot − softmax
-                every = logits.sub_(normaliser[r : r + rows, None])
+                every = logits.sub_(normaliser[at, None])
                 spread = None
                 if by_entropy is not None:
                     # d entropy / d logits = −softmax · (log softmax + entropy)
-                    spread = (every + entropy[r : r + rows, None]).mul_(every.exp()).neg_()
-                    spread.mul_(by_entropy[r : r + rows, None])
+                    spread = (every + entropy[at, None]).mul_(every.exp()).neg_()
+                    spread.mul_(by_entropy[at, None])
                 slope = every.exp_().neg_()
                 # Masked, so that the device is not asked which targets are in this chunk.
-                inside = (target >= v) & (target < v + vocabulary)
-                column = (target - v).clamp(0, slope.shape[1] - 1)[:, None]
+                inside = (target >= ids.start) & (target < ids.stop)
+                column = (target - ids.start).clamp(0, slope.shape[1] - 1)[:, None]
                 slope.scatter_add_(1, column, inside.to(wide)[:, None])
-                slope.mul_(grad[r : r + rows, None])
+                slope.mul_(grad[at, None])
                 if spread is not None:
                     slope += spread
                 if bend is not None:
                     slope *= bend
                 if sums.bias is not None:
-                    sums.bias[v : v + vocabulary] += slope.sum(0)
+                    sums.bias[ids] += slope.sum(0)
                 slope = slope.to(kind)
-                sums.hidden[r : r + rows] += slope @ weight[v : v + vocabulary].to(kind)
+                sums.hidden[at] += slope @ slice_of_weight
                 if sums.weight is not None:
-                    sums.weight[v : v + vocabulary] += slope.T @ part
+                    sums.weight[ids] += slope.T @ part
         return (*sums.returned(), None, None, None)
 
 
@@ -172,6 +173,16 @@ class HeadGradients:
         ]
 
 
+def _slices(
+    weight: torch.Tensor, vocabulary: int, kind: torch.dtype
+) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Yield the ids of each chunk of the vocabulary, and their weights in the type of the
+    products: cast once, for all rows."""
+    for start in range(0, weight.shape[0], vocabulary):
+        ids = slice(start, start + vocabulary)
+        yield ids, weight[ids].to(kind)
+
+
 def _logits(
     hidden: torch.Tensor,
     weight: torch.Tensor,
@@ -179,7 +190,8 @@ def _logits(
     types: HeadTypes,
     ids: slice,
 ) -> torch.Tensor:
-    logits = (hidden @ weight[ids].to(types.kind).T).to(types.wide)
+    """Return the logits of `ids`, whose weights are `weight`."""
+    logits = (hidden @ weight.T).to(types.wide)
     if bias is not None:
         logits += bias[ids]
     return types.scale.apply_(logits)

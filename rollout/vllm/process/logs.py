@@ -34,7 +34,7 @@ _EXCEPTION = re.compile(
 )
 _CONSEQUENCE = re.compile(
     r"EngineDeadError|CancelledError|BrokenPipeError|ConnectionResetError|EOFError"
-    r"|[Ss]ee (?:the )?(?:root cause|stack trace)|root cause above"
+    r"|[Ss]ee (?:the )?(?:root cause|stack trace)|root cause above|stack trace above"
 )
 _USAGE = re.compile(
     r"^\S+: error: |^Fatal Python error: |^Segmentation fault|^Illegal instruction|^Bus error"

@@ -214,8 +214,13 @@ class Serving:
         """Return why vLLM failed, with the cause from its log. Call it before `stop`."""
         if self._running is None or error.named_cause:
             return str(error)
-        failed = self._running[1].failed
-        return str(await asyncio.to_thread(failed, str(error)))
+        server = self._running[1]
+        try:
+            # A server that has ended refuses connections, which is what `error` reports.
+            await asyncio.to_thread(server.check)
+        except VLLMFailed as ended:
+            return str(ended)
+        return str(await asyncio.to_thread(server.failed, str(error)))
 
     async def stop(self) -> None:
         """Stop the server, if there is one. After a cancelled call another call finishes the

@@ -106,6 +106,12 @@ DIES = f"""
             "Illegal instruction",
         ),
         ("(Worker pid=3) INFO 11-21 04:28:30 [a.py:1] free memory: 3 GiB", ""),
+        (
+            "(Worker pid=3) RuntimeError: Unsupported CPU attention configuration: head_dim=16\n"
+            f"{ENGINE}RuntimeError: Worker failed with error 'Unsupported CPU attention "
+            "configuration: head_dim=16', please check the stack trace above for the root cause",
+            "RuntimeError: Unsupported CPU attention configuration: head_dim=16",
+        ),
     ],
 )
 def test_the_cause_is_the_exception_of_the_process_that_computes(log: str, cause: str) -> None:

@@ -1,6 +1,8 @@
 """A worker stops its vLLM when the learner needs their GPU."""
 
 import asyncio
+import os
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -110,12 +112,17 @@ async def test_a_stop_that_was_cancelled_can_be_repeated() -> None:
     assert serving._running is None
 
 
+def sleeping() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["sleep", "600"])
+
+
 async def test_a_failure_of_a_running_server_names_the_cause_in_its_log(
     tmp_path: Path,
 ) -> None:
     log, nothing = tmp_path / "vllm-w.log", cast(Any, None)
     log.write_text("(EngineCore pid=2) ERROR 11-21 04:29:17 [core.py:9] RuntimeError: head_dim=16")
     server = VLLMServer(ServerConfig(tmp_path, VLLM(), "float32", "cpu"), log)
+    process = server._process = sleeping()
     serving = Serving(nothing, nothing, nothing)
     error = VLLMFailed("vLLM could not be brought to a:1 in 3 tries")
     assert await serving.explained(error) == str(error)
@@ -126,3 +133,9 @@ async def test_a_failure_of_a_running_server_names_the_cause_in_its_log(
     )
     # The error already names its cause.
     assert await serving.explained(VLLMFailed(told, named_cause=True)) == told
+    process.kill()
+    await asyncio.to_thread(os.waitid, os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    error = VLLMFailed("vLLM does not answer /start_weight_update: [Connection refused]")
+    told = await serving.explained(error)
+    assert told.startswith("vLLM ended with signal SIGKILL: RuntimeError: head_dim=16. The last")
+    await asyncio.to_thread(process.wait)
