@@ -30,6 +30,7 @@ from rollout.vllm.model_files import (
     TokenizerLike,
     eos_token_ids,
     fetch_model,
+    layers,
     load_tokenizer,
     vocabulary,
 )
@@ -273,7 +274,7 @@ class WorkerSupervisor:
 
         masks = config.sampling.cuts and installed_device() != "cpu"
         limit, options = config.rollout.canary_limit, config.rollout.vllm
-        canary = CanaryCheck(policy, options.computes_in, masks, limit)
+        canary = CanaryCheck(policy, options.computes_in, masks, limit, layers(model))
         staging = Staging(
             server.folder,
             whole=installed_device() in ("cpu", None)

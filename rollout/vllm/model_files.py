@@ -69,8 +69,18 @@ def load_tokenizer(model: Path, trust_remote_code: bool = False) -> TokenizerLik
 
 
 def vocabulary(model: Path) -> int:
+    return int(_text_config(model)["vocab_size"])
+
+
+def layers(model: Path) -> int:
+    """Return the number of the model's layers; 0 if its config does not say."""
+    return int(_text_config(model).get("num_hidden_layers") or 0)
+
+
+def _text_config(model: Path) -> dict[str, Any]:
     config = msgspec.json.decode((model / "config.json").read_bytes())
-    return int(config.get("text_config", config)["vocab_size"])
+    text: dict[str, Any] = config.get("text_config", config)
+    return text
 
 
 def answer_tokens(prompt_tokens: list[int], context: int) -> int:

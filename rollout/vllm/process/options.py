@@ -187,6 +187,9 @@ def environment(
     }
     if device == "cpu":
         defaults["VLLM_CPU_KVCACHE_SPACE"] = str(kv_cache_gib)
+    if device == "cuda":
+        # vLLM's attention in float32 is Triton's, whose products would round to 10 bits (TF32).
+        defaults["TRITON_F32_DEFAULT"] = "ieee"
     needed = {
         "VLLM_SERVER_DEV_MODE": "1",
         "HF_HUB_OFFLINE": "1",

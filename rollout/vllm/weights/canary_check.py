@@ -31,6 +31,8 @@ class CanaryCheck:
     """Whether the server returns sampling masks."""
     limit: float | None = None
     """`rollout.canary_limit`."""
+    layers: int = 0
+    """Layers of the model."""
     gap: float | None = None
     """Mean absolute difference to the learner in the last scored version, in nats."""
     seconds: float | None = None
@@ -61,7 +63,7 @@ class CanaryCheck:
         if canary.without_adapter:
             blank = unpacked(canary.without_adapter)
             earlier.append(VersionScores("the model without its adapter", blank))
-        limit = limit_for(canary, self.dtype, self.limit, self._gaps)
+        limit = limit_for(canary, self.dtype, self.limit, self._gaps, self.layers)
         self.gap, problem = judge(version, limit, earlier)
         if problem:
             return f"its log-probabilities of fixed sequences: {problem}"

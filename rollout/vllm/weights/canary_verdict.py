@@ -6,6 +6,7 @@ learner's have changed. The last two find weights that a load left unchanged, ev
 differ by less than rounding.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -16,8 +17,10 @@ import numpy as np
 from services.contracts.canary import Canary, Floats, in_float32, sequences, unpacked
 
 FLOAT32, OTHERWISE = 0.005, 0.3
-"""Largest usual mean difference in nats: if both sides compute in float32, and otherwise
-(docs/decisions.md has the measurements)."""
+"""Largest usual mean difference in nats: if both sides compute in float32, and otherwise, unless
+the model is deep (docs/decisions.md has the measurements)."""
+UNIT, SPARE = 2**-8, 5.0
+"""Rounding of bfloat16, and how many times the difference of two roundings is still usual."""
 KNOWN_AFTER, TIMES = 4, 8
 """After KNOWN_AFTER versions the limit is TIMES the usual difference of this server and model."""
 NEARER = 2.0
@@ -51,16 +54,31 @@ class CanaryVerdict(NamedTuple):
 
 
 def limit_for(
-    canary: Canary, dtype: str, configured: float | None, gaps: Sequence[float] = ()
+    canary: Canary,
+    dtype: str,
+    configured: float | None,
+    gaps: Sequence[float] = (),
+    layers: int = 0,
 ) -> float:
     """Return the mean difference in nats that vLLM may have. `dtype` is the sampler's type;
-    `configured` is `rollout.canary_limit`; `gaps` are those of recent versions that were right."""
+    `configured` is `rollout.canary_limit`; `gaps` are those of recent versions that were right;
+    `layers`: those of the model."""
     if configured is not None:
         return configured
-    exact = in_float32(canary.dtype, dtype)
-    if exact or len(gaps) < KNOWN_AFTER:
-        return FLOAT32 if exact else OTHERWISE
-    return min(OTHERWISE, max(FLOAT32, TIMES * median(gaps)))
+    if in_float32(canary.dtype, dtype):
+        return FLOAT32
+    most = max(OTHERWISE, rounding(unpacked(canary.logprobs), layers))
+    if len(gaps) < KNOWN_AFTER:
+        return most
+    return min(most, max(FLOAT32, TIMES * median(gaps)))
+
+
+def rounding(logprobs: Floats, layers: int) -> float:
+    """Return the largest usual difference in nats between two computations in bfloat16:
+    SPARE · UNIT · σ · √layers. Each layer rounds the stream anew, and the errors add up like a
+    random walk. σ, the spread of the log-probabilities of random tokens, is that of the logits."""
+    spread = float(logprobs.std()) if len(logprobs) else 0.0
+    return SPARE * UNIT * spread * math.sqrt(layers)
 
 
 def expected(canary: Canary) -> Floats:

@@ -101,7 +101,8 @@ class Rollout(Section):
     canary_limit: float | None = Field(None, gt=0)
     """After each weight update vLLM scores some fixed sequences. It serves the wrong weights if its
     log-probabilities differ from the learner's by more nats than this, on average. Default: 0.005
-    where both compute in float32; else eight times what is usual in this run, and at most 0.3."""
+    where both compute in float32; else eight times what is usual in this run, and at most 0.3 (more
+    for deep models)."""
     vllm: VLLM = VLLM()
     """Options of the vLLM server."""
     keep_share: Literal["auto"] | Annotated[float, Field(ge=0, le=1)] = "auto"

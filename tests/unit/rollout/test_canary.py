@@ -104,6 +104,17 @@ def test_the_limit_is_small_only_if_both_sides_compute_in_float32() -> None:
     assert limit_for(exact, "auto", 0.7) == 0.7
 
 
+def test_a_deep_model_may_round_more() -> None:
+    # log-probabilities of random tokens with a spread of 4 nats, as of a model with sharp logits.
+    canary = Canary("bfloat16", 32, 31, packed(values(-14.0, -6.0, -14.0, -6.0)))
+    # 5 / 256 · 4 · √layers
+    assert limit_for(canary, "auto", None, (), 36) == pytest.approx(0.46875)
+    assert limit_for(canary, "auto", None, (), 4) == OTHERWISE
+    assert limit_for(canary, "auto", None, [0.05] * 4, 36) == pytest.approx(0.4)
+    exact = Canary("float32", 32, 31, canary.logprobs)
+    assert limit_for(exact, "auto", None, (), 36) == FLOAT32
+
+
 def test_after_four_versions_the_limit_is_eight_times_their_median_difference() -> None:
     exact, rounded = (Canary(dtype, 32, 31, b"") for dtype in ("float32", "bfloat16"))
     assert limit_for(rounded, "auto", None, [0.01, 0.01, 0.02]) == OTHERWISE

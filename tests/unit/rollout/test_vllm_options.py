@@ -269,6 +269,12 @@ def test_the_environment_keeps_what_the_operator_set_and_hides_redis():
     assert (env["GLOO_SOCKET_IFNAME"], env["NCCL_SOCKET_IFNAME"]) == ("lo", "=lo")
     assert environment({}, "cpu", 2, folder)["VLLM_CPU_KVCACHE_SPACE"] == "2"
     assert "VLLM_CPU_KVCACHE_SPACE" not in environment({}, "cuda", 2, folder)
+    # Products of float32 stay exact in Triton, too, unless the operator says otherwise.
+    assert environment({}, "cuda", 2, folder)["TRITON_F32_DEFAULT"] == "ieee"
+    assert (
+        environment({"TRITON_F32_DEFAULT": "tf32"}, "cuda", 2, folder)["TRITON_F32_DEFAULT"]
+        == "tf32"
+    )
 
 
 def test_runs_share_a_server_only_if_model_type_and_options_agree(tmp_path):
