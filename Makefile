@@ -119,6 +119,10 @@ bench-push: setup ## how long a version takes to all hosts, on simulated links: 
 bench-learner: setup ## the learner's speed and memory against plain transformers: five minutes
 	@$(BIN)/python -m bench.learner
 
+.PHONY: bench-gpu
+bench-gpu: setup ## on a GPU: its tests, kernels, the learner, and the whole loop with vLLM: 15 minutes
+	@$(BIN)/python -m bench.gpu
+
 .PHONY: page
 page: setup ## the page's script and style, services/gateway/page/dist/, from its sources; needs Node 20
 	$(BIN)/python -m deploy.openapi_document > services/gateway/page/openapi.json
