@@ -4376,7 +4376,8 @@ any other name for `{type: own, name: NAME}`."""
     canary_limit: float | None = None
     """After each weight update vLLM scores some fixed sequences. It serves the wrong weights if its
 log-probabilities differ from the learner's by more nats than this, on average. Default: 0.005
-where both compute in float32; else eight times what is usual in this run, and at most 0.3."""
+where both compute in float32; else eight times what is usual in this run, and at most 0.3 (more
+for deep models)."""
     vllm: VLLM = Field(
         default_factory=lambda: TypeAdapter[Any](VLLM).validate_python(
             {
