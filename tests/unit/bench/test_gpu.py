@@ -48,8 +48,9 @@ def test_differences_are_shown_by_the_place_in_an_answer() -> None:
 
 def test_the_engine_is_named_by_its_own_log(tmp_path: Path) -> None:
     log = tmp_path / "vllm-w.log"
-    log.write_text("INFO Using V2 Model Runner\nINFO other\nINFO Using V2 Model Runner\n")
-    assert engine_facts([log]) == ["INFO Using V2 Model Runner"]
+    named = "(A pid=1) INFO [a.py:1] Using V2 Model Runner"
+    log.write_text(f"{named}\nKV cache usage: 0%\n[b.py:2] Using V2 Model Runner\n")
+    assert engine_facts([log]) == ["Using V2 Model Runner"]
 
 
 def test_the_runs_of_the_loop_are_valid(tmp_path: Path) -> None:
