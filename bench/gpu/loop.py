@@ -96,8 +96,8 @@ def answer() -> int:
 def engine_facts(logs: Sequence[Path]) -> list[str]:
     """Return the lines of vLLM's logs that say which engine ran, each once."""
     lines = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
-    found = [line.partition("] ")[2] or line for line in lines if FACTS.search(line)]
-    return list(dict.fromkeys(line[:240] for line in found))
+    facts = [line.partition("] ")[2] or line for line in lines if FACTS.search(line)]
+    return list(dict.fromkeys(line[:240] for line in facts))
 
 
 def differences_of(api: Any, run: str, step: int) -> list[list[float]]:

@@ -108,8 +108,8 @@ def usual(memory: int | None) -> dict[str, Any]:
     parameters, which take minutes."""
     if memory is None:
         return CPU_SIZE
-    room = SPARE * memory - STATE_BYTES
-    tokens = max(count for count in PASSES if count * TOKEN_BYTES <= room or count == PASSES[0])
+    free = SPARE * memory - STATE_BYTES
+    tokens = max(count for count in PASSES if count * TOKEN_BYTES <= free or count == PASSES[0])
     longest = min(2048, tokens - GPU_SIZE["prompt"])
     return (
         CPU_SIZE | sizes(MODELS["Qwen3-0.6B"]) | GPU_SIZE | {"tokens": tokens, "longest": longest}

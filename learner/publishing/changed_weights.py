@@ -97,11 +97,11 @@ class PublishedWeights:
         if not self._ranks.first:
             self._send(tensors, local_changes, counts[self._ranks.rank])
             return {}
-        changed: Changes = {name: [found] for name, found in local_changes.items()}
+        changed: Changes = {name: [part] for name, part in local_changes.items()}
         for rank, of_rank in enumerate(counts):
             if rank and any(of_rank):
-                for name, found in self._received(tensors, rank, of_rank):
-                    changed.setdefault(name, []).append(found)
+                for name, part in self._received(tensors, rank, of_rank):
+                    changed.setdefault(name, []).append(part)
         return {name: changed[name] for name in tensors if name in changed}
 
     def _taken(self, tensors: dict[str, torch.Tensor], limit: int) -> dict[str, Slice]:
