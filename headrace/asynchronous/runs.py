@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from warnings import warn
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -27,6 +27,7 @@ from headrace.errors import (
 )
 from headrace.models import (
     Checkpoint,
+    LogLine,
     RunEvent,
     RunPatch,
     RunRecord,
@@ -37,6 +38,7 @@ from headrace.models import (
 from headrace.rows import Progress, Rows, as_html, submission
 
 _run_event: TypeAdapter[RunEvent] = TypeAdapter(Annotated[RunEvent, Field(discriminator="kind")])
+LogLevel = Literal["debug", "info", "warning", "error"]
 FINAL = ("succeeded", "failed", "cancelled")
 PATIENCE = 60.0
 """Seconds without an answer until following events gives up."""
@@ -164,6 +166,38 @@ class AsyncRun:
                     raise error
             await asyncio.sleep(pause)
             pause = min(5.0, pause * 2)
+
+    async def logs(
+        self,
+        *,
+        process: str | None = None,
+        level: LogLevel = "debug",
+        newest: int | None = None,
+        follow: bool = False,
+    ) -> AsyncIterator[LogLine]:
+        """Yield what the processes of the run logged, oldest first. `process`: only learner,
+        rollout, vllm, gateway or reward, or one of these such as learner/0. `level`: only this one
+        and above. `newest`: begin with so many of the newest lines. `follow`: go on as lines come,
+        until the run is over."""
+        cursor = None
+        while True:
+            is_last = not follow or (await self.refresh()).state in FINAL
+            request = operations.run_logs_list(
+                run=self.id,
+                process=process,
+                level=level,
+                newest=None if cursor else newest,
+                limit=1000,
+                cursor=cursor,
+            )
+            page = await self._client.send(request)
+            for line in page.logs:
+                yield line
+            cursor = page.later
+            if page.next is None:
+                if is_last:
+                    return
+                await asyncio.sleep(1.0)
 
     async def metrics(self, names: Iterable[str] | str | None = None, after_step: int = -1) -> Rows:
         """Return a row for each step, with the metrics `names` (default: all)."""

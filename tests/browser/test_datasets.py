@@ -67,12 +67,19 @@ def test_an_upload_that_cannot_be_read_says_why(page: Page, tmp_path: Path) -> N
 def test_a_policy_answers_and_a_worker_that_stops_is_named(
     page: Page, redis_server: RedisServer, act: Act
 ) -> None:
-    act(lambda seeds: seeds.begin(run("7a1c7a1c", "talked-with", 0)))
+    record = run("7a1c7a1c", "talked-with", 0, overrides={"data": {"template": "{prompt}="}})
+    act(lambda seeds: seeds.begin(record))
     worker = Worker(redis_server.url, "7a1c7a1c")
     worker.start()
     try:
         page.goto("/try?model=7a1c7a1c")
         talk = page.get_by_label("Talk with 7a1c7a1c", exact=True)
+        page.get_by_label("Ask as the run does: {prompt}=").check()
+        page.get_by_label("Message").fill("57+26")
+        page.get_by_label("Message").press("Enter")
+        expect(talk.locator("li.user")).to_have_text(re.compile("57\\+26=$"))
+        page.get_by_label("Ask as the run does: {prompt}=").uncheck()
+        talk.get_by_role("button", name="Begin anew").click()
         for said, expected in (("quick", "done"), ("broken", "the worker stops")):
             page.get_by_label("Message").fill(said)
             page.get_by_label("Message").press("Enter")

@@ -321,7 +321,7 @@ def test_a_fork_is_checked_with_its_changes_alone(page: Page, gateway: GatewayPr
     elsewhere = page.get_by_label("The same elsewhere")
     expect(elsewhere).to_contain_text(f"headrace fork {LIVE}@100")
     elsewhere.get_by_role("button", name="Python").click()
-    expect(elsewhere).to_contain_text(f'operations.runs_fork(run="{LIVE}", body=body)')
+    expect(elsewhere).to_contain_text(f'client.runs.get("{LIVE}").fork(')
     # The seeds' checkpoint has no state to go on from.
     expect(page.get_by_label("Dry run")).to_contain_text("gsm8k-live (11ve11ve) has no checkpoint")
     expect(page.get_by_role("button", name="Fork", exact=True)).to_be_disabled()

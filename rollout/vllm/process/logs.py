@@ -41,7 +41,11 @@ _USAGE = re.compile(
     # The text that C++ writes before it aborts a process.
     r"|^terminate called after |^(?:free|malloc)\(\): |^double free "
 )
-_ROUTINE = re.compile(r"Route: /\S+, Methods: |setting pause state to |INFO +Available routes")
+_ROUTINE = re.compile(
+    r"Route: /\S+, Methods: |INFO +Available routes"
+    # At each update of the weights.
+    r"|setting pause state to |RotaryEmbedding: Failed to load weights"
+)
 _CAUSE = re.compile(r"\b\w*(?:Error|Exception|Killed|Failed)\b|\berror\b")
 
 

@@ -27,6 +27,7 @@ from headrace import (
     operations,
 )
 from headrace.synchronous import datasets
+from services.contracts.logs import WrittenLine
 from services.contracts.records import RunState, WorkerRecord
 from services.store import Store
 from tests.integration.gateway.servers import GatewayProcess, InStore
@@ -142,7 +143,14 @@ def test_a_list_is_read_page_after_page(client: Client) -> None:
 
 
 def test_a_failed_run_ends_the_wait_with_its_reason(run: Run, in_store: InStore) -> None:
+    line = {"time": 1.0, "process": "vllm/w", "host": "h", "level": "error", "text": "no memory"}
+    lines = [WrittenLine.model_validate(line | {"run": run.id})]
+    in_store(lambda store: store.process_logs.add(lines))
     in_store(lambda store: store.runs.set_state(run.id, RunState.FAILED, "vLLM did not start"))
+    assert [(each.process, each.text) for each in run.logs(follow=True, level="error")] == [
+        ("vllm/w", "no memory")
+    ]
+    assert list(run.logs(process="learner")) == []
     with pytest.raises(RunFailed, match="vLLM did not start"):
         run.wait(timeout=10)
 

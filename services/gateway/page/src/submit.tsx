@@ -95,7 +95,7 @@ function Form({ recipes, schema, datasets, run }: Loaded) {
               <select id="recipe" aria-label="Recipe" value={name} onChange={(event) => ask({ recipe: event.currentTarget.value })}>
                 {recipes.map((each) => <option key={each.name} value={each.name} selected={each.name === name}>{each.name}</option>)}
               </select>
-              <p class="quiet">{recipe?.when ?? `There is no recipe ${name}.`}</p>
+              <p class="quiet when">{recipe?.when.replace(/\.[^.]*: headrace submit .*$/s, ".") ?? `There is no recipe ${name}.`}</p>
             </>
           )}
           <div class="pair">
@@ -250,7 +250,7 @@ function Checked({ check, shown, label, submit }: { check: Check; shown: string[
     <section class="card" aria-label="Dry run" aria-busy={isChecking}>
       <div class="line">
         <h2>Dry run</h2>
-        <span class="quiet" role="status">{isChecking ? "checking…" : isReady ? "it would be queued" : "it would be refused"}</span>
+        <span class="quiet" role="status">{isChecking ? "checking…" : isReady ? "it would be queued" : missing.length && missing.length === problems.length ? "not complete yet" : "it would be refused"}</span>
         <button class="primary" disabled={!isReady || !mayChange.value} onClick={() => submit().catch((error: unknown) => (failure.value = error))}>{label}</button>
       </div>
       <Problem error={failure.value} />
@@ -341,9 +341,10 @@ function python({ config, ...rest }: { recipe?: string; config: Config; name?: s
 }
 
 /** The fork with the Python client. */
-function pythonFork(body: object, fork: string): string {
-  const given = Object.entries(body).filter(([, value]) => value !== undefined && !(typeof value === "object" && !Object.keys(value as object).length));
-  return `from headrace import Client, operations\n\nclient = Client("${location.origin}", api_key="KEY")\nbody = ${literal(Object.fromEntries(given), "")}\nrun = client.send(operations.runs_fork(run=${JSON.stringify(fork)}, body=body))\nprint(run.id)`;
+function pythonFork({ step, config, name, pool, priority }: Omit<Body, "priority"> & { priority?: number | undefined }, fork: string): string {
+  const values = { config: Object.keys(config).length ? config : undefined, name, pool, priority };
+  const lines = Object.entries(values).filter(([, value]) => value !== undefined).map(([key, value]) => `    ${key}=${literal(value, "    ")},\n`);
+  return `from headrace import Client\n\nclient = Client("${location.origin}", api_key="KEY")\nrun = client.runs.get(${JSON.stringify(fork)}).fork(\n    ${step},\n${lines.join("")})\nprint(run.id)`;
 }
 
 /** A text of the config and the config without it; undefined if it is no text. */

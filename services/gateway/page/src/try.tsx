@@ -79,11 +79,16 @@ function Talk({ model, turn, options }: { model: string; turn: { prompt: string;
   const error = useSignal<unknown>(null);
   const answering = useSignal(false);
   const version = useSignal("");
-  const name = known(model.split("@")[0]!)?.value.name;
+  const run = model.split("@")[0]!;
+  const name = known(run)?.value.name;
+  const { data: record } = useLoaded((signal) => get("/v1/runs/{run}", { path: { run }, signal }), run);
+  const template = templateOf(record?.config);
+  const isAsTrained = template !== PLAIN && query.value.get("template") !== "none";
   useEffect(() => {
     if (!turn) return;
     const controller = new AbortController();
-    messages.value = [...messages.peek(), { role: "user", content: turn.prompt }];
+    const content = isAsTrained ? template.replace(PLAIN, () => turn.prompt) : turn.prompt;
+    messages.value = [...messages.peek(), { role: "user", content }];
     const asked = messages.peek();
     error.value = null;
     answering.value = true;
@@ -101,6 +106,9 @@ function Talk({ model, turn, options }: { model: string; turn: { prompt: string;
   return (
     <section class="card" aria-label={`Talk with ${model}`} aria-busy={answering.value}>
       <div class="line"><h2>{name ?? model}</h2><span class="quiet">{version.value || (name && model)}</span>{messages.value.length > 0 && <button class="link" onClick={() => (messages.value = [])}>Begin anew</button>}</div>
+      {template !== PLAIN && (
+        <label class="choice"><input type="checkbox" checked={isAsTrained} onChange={() => ask({ template: isAsTrained ? "none" : null })} /> <span class="quiet">Ask as the run does: <code>{template}</code></span></label>
+      )}
       <ol aria-live="polite">
         {messages.value.map((message, i) => <li key={i} class={message.role}><span class="quiet">{message.role}</span>{message.content || (answering.value && i === messages.value.length - 1) ? <pre>{message.content}</pre> : <p class="quiet">an empty answer</p>}</li>)}
       </ol>
@@ -109,6 +117,14 @@ function Talk({ model, turn, options }: { model: string; turn: { prompt: string;
       {error.value ? <p class="problem" role="alert">{words(error.value)}</p> : null}
     </section>
   );
+}
+
+const PLAIN = "{prompt}";
+
+/** The text around a prompt in the run's training. */
+function templateOf(config: unknown): string {
+  const { data } = (config ?? {}) as { data?: { template?: string | null } };
+  return data?.template?.includes(PLAIN) ? data.template : PLAIN;
 }
 
 const given = ({ temperature, max_tokens }: { temperature: string; max_tokens: string }) => ({
