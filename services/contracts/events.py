@@ -72,7 +72,8 @@ class StepData(BaseModel):
         extra="allow", json_schema_extra={"example": {"step": 12, "reward/mean": 0.43}}
     )
 
-    __pydantic_extra__: dict[str, float | None]
+    # `bottleneck` is a word.
+    __pydantic_extra__: dict[str, float | str | None]
 
     step: int = Field(description="The step.")
 

@@ -1,6 +1,7 @@
 """Every example of the API's description is accepted by the gateway that shows it."""
 
 import asyncio
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -147,6 +148,13 @@ def test_every_example_is_accepted(
         assert example is not None, f"{id} has no example"
         answers[id] = api.request(method, path.format_map(names), json=example)
 
+    send("fine_tuning_uploads_create")
+    parted = answers["fine_tuning_uploads_create"].json()["id"]
+    row = {"messages": [{"role": "user", "content": "1+1"}, {"role": "assistant", "content": "2"}]}
+    data = {"data": json.dumps(row).ljust(120).encode()}
+    part = api.post(f"/openai/v1/uploads/{parted}/parts", files=data).json()["id"]
+    operation, _ = examples["fine_tuning_uploads_complete"]
+    examples["fine_tuning_uploads_complete"] = (operation, {"part_ids": [part]})
     send("chains_create")
     chain = answers["chains_create"].json()["id"]
     api.post(f"/v1/chains/{chain}/cancel")
@@ -172,9 +180,10 @@ def test_every_example_is_accepted(
     base = submitted(api, model, {"data": {"dataset": "mine"}}, recipe="grpo", name="base")
     trained(redis_server.url, gateway.data, base)
     # The reward service starts its workers again with a new verifier: score first.
-    for id in sorted(examples.keys() - answers.keys(), reverse=True):
+    last = "verifiers_create"
+    for id in [*sorted(examples.keys() - answers.keys() - {last}, reverse=True), last]:
         run = {"sessions_create": live, "runs_fork": base}.get(id, played)
-        send(id, run=run, verifier="math")
+        send(id, run=run, verifier="math", upload=parted)
     for worker in workers:
         worker.ended.set()
         worker.join()

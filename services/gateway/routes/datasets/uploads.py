@@ -35,7 +35,7 @@ class UploadRequest(BaseModel):
 
     model_config = ConfigDict(
         extra="forbid",
-        json_schema_extra={"example": {"name": "train.parquet", "bytes": 5368709120}},
+        json_schema_extra={"example": {"name": "train.parquet", "bytes": 163840}},
     )
 
     name: str = Field(min_length=1, max_length=200, description="The file's name.")

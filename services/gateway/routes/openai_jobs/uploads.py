@@ -63,7 +63,9 @@ class NewUpload(BaseModel):
 class PartsOfUpload(BaseModel):
     """The parts of a file, in its order."""
 
-    model_config = ConfigDict(extra="allow", json_schema_extra={"example": {"part_ids": []}})
+    model_config = ConfigDict(
+        extra="allow", json_schema_extra={"example": {"part_ids": ["part_1"]}}
+    )
 
     part_ids: Any = Field(None, description="Ids of parts.")
     md5: Any = Field(None, description="The file's checksum, in hex.")
