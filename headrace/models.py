@@ -1805,6 +1805,8 @@ class ProgressData(Model):
 
     step: int
     """The step."""
+    bottleneck: str | None = None
+    """The part that the step waited for most."""
     done: int
     """Units that are done."""
     total: int
@@ -2743,6 +2745,8 @@ class StepData(Model):
 
     step: int
     """The step."""
+    bottleneck: str | None = None
+    """The part that the step waited for most."""
 
 
 class StepDryRun(Model):

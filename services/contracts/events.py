@@ -76,6 +76,9 @@ class StepData(BaseModel):
     __pydantic_extra__: dict[str, float | str | None]
 
     step: int = Field(description="The step.")
+    bottleneck: str | None = Field(
+        None, description="The part that the step waited for most.", examples=["rollout"]
+    )
 
 
 class StepEvent(_Described):
