@@ -47,7 +47,9 @@ class Policy:
             yield delta
 
 
-def said_by(policy: Policy, version: int | None = None, **call: Any) -> list[Piece]:
+def said_by(
+    policy: Policy, version: int | None = None, count: bool = False, **call: Any
+) -> list[Piece]:
     live = SimpleNamespace(tag="a:3", version=3)
 
     async def proven(tags: list[str]) -> None:
@@ -64,7 +66,7 @@ def said_by(policy: Policy, version: int | None = None, **call: Any) -> list[Pie
         worker="w",
     )
     kind: dict[str, Any] = {"kind": "completions", "prompt": "1+1", **call}
-    asked = PolicyCall(call=Call(**kind), version=version, max_tokens=100)
+    asked = PolicyCall(call=Call(**kind), version=version, max_tokens=100, count=count)
     found: list[Piece] = []
     asyncio.run(Answering(context).answer(asked, found.append))
     return found
@@ -80,6 +82,18 @@ def test_an_answer_comes_in_pieces_and_ends_with_its_length() -> None:
     assert (prompt, priority) == (ids("1", "+", "1"), AFTER_TRAINING)
     assert (params["max_tokens"], params["temperature"]) == (8, 0.7)
     assert params["stop_token_ids"] == [EOS]
+
+
+def test_the_last_piece_has_the_stop_text_that_ended_the_answer() -> None:
+    policy = Policy([Delta("2", ids("2", "+"), "stop", [("a:3", 0, 2)], "+")])
+    assert [piece.stop for piece in said_by(policy, stop=["+"])][-1] == "+"
+
+
+def test_a_prompt_is_counted_without_sampling() -> None:
+    policy = Policy()
+    last = said_by(policy, count=True)[-1]
+    assert (last.finish_reason, last.prompt_tokens, last.sampled_tokens) == ("stop", 3, 0)
+    assert policy.asked == []
 
 
 def test_a_call_behind_training_is_answered_in_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:

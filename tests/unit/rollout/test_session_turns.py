@@ -213,6 +213,28 @@ async def test_an_answer_that_the_parser_refuses_is_recorded_as_text() -> None:
     assert turn.message == {"role": "assistant", "content": text}
 
 
+class Stopped(Engine):
+    """A policy that writes a sum and its end."""
+
+    async def generate(self, prompt: list[int], n: int, params: Any) -> list[Sample]:
+        ids = tokens(self._tokenizer, "4;5\n")
+        logprobs = np.zeros(len(ids), np.float32)
+        return [Sample(np.array(ids), logprobs, "stop", [Span(0, len(ids), "a:1")])]
+
+
+@pytest.mark.parametrize(("stops", "text", "stop"), [(["\n", ";"], "4", ";"), (["x"], "4;5\n", "")])
+async def test_a_turn_has_the_stop_text_that_ended_its_answer(
+    stops: list[str], text: str, stop: str
+) -> None:
+    tokenizer = tokenizer_of(None)
+    engine = Stopped(tokenizer, random.Random(1))
+    sampler = TurnSampler(Context(tokenizer, engine, "exact"))  # type: ignore[arg-type]
+    turn, *_ = await sampler.sample(Call(kind="completions", prompt="2+2", stop=stops), [], None)
+    assert (turn.message, turn.stop) == ({"text": text}, stop)
+    # All that was sampled is trained.
+    assert turn.sampled.tolist() == tokens(tokenizer, "4;5\n")
+
+
 class Eager(Engine):
     """A policy that answers with two calls."""
 
