@@ -72,8 +72,7 @@ class StepData(BaseModel):
         extra="allow", json_schema_extra={"example": {"step": 12, "reward/mean": 0.43}}
     )
 
-    # `bottleneck` is a word.
-    __pydantic_extra__: dict[str, float | str | None]
+    __pydantic_extra__: dict[str, float | None]
 
     step: int = Field(description="The step.")
     bottleneck: str | None = Field(
