@@ -875,6 +875,27 @@ class FileList(Model):
     """Whether there is another page."""
 
 
+class FilePreview(Model):
+    """The beginning of a file: its own columns, and the rows of a dataset that they become."""
+
+    format: str | None
+    """Its format. Null: it cannot be told."""
+    columns: list[str]
+    """Columns of the first rows."""
+    source: list[dict[str, Any]]
+    """The first rows as they stand in the file. A long value is text without its middle."""
+    prompt: list[str]
+    """The columns that become the prompt."""
+    answer: list[str]
+    """The columns that become the answer."""
+    rows: list[MappedRow]
+    """The same rows as the dataset would have them."""
+    notes: list[str]
+    """Guesses about how the file is read."""
+    problem: str | None
+    """Why the file or the mapping cannot be used."""
+
+
 class FineTuningFile(Model):
     """A file."""
 
@@ -1301,6 +1322,17 @@ class MadeVerifier(Model):
     """In words of the file."""
     tests: list[TestResult]
     """Tests in the file: all have passed."""
+
+
+class MappedRow(Model):
+    """A row of a dataset, made of a row of a file."""
+
+    prompt: str | list[dict[str, Any]]
+    """Text, or chat messages."""
+    answer: Any
+    """The verifier's reference."""
+    columns: dict[str, Any]
+    """The columns that are neither."""
 
 
 class MessagesAnswer(Model):
@@ -3583,7 +3615,8 @@ class Data(Model):
     """The prompts."""
 
     dataset: str = ""
-    """Name or id of an uploaded dataset. Required, unless `source` is `sessions`."""
+    """Name or id of an uploaded dataset, or a dataset of the hub, `hf://ORG/NAME/CONFIG/SPLIT`,
+which the gateway fetches once. Required, unless `source` is `sessions`."""
     repeats: float | None = None
     """How often each of its rows comes in an epoch, e.g. 3, or 0.5 for every other row; default:
 once."""

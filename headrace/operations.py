@@ -31,6 +31,7 @@ from headrace.models import (
     EvaluationRecord,
     EvaluationSubmission,
     FileList,
+    FilePreview,
     FineTuningFile,
     FineTuningPart,
     FineTuningUpload,
@@ -190,6 +191,7 @@ def datasets_create(
     *,
     files: Files | None = None,
     upload: list[str] | None = None,
+    hub: str | None = None,
     name: str | None = None,
     format: Literal["jsonl", "csv", "parquet", "tar"] | None = None,
     mapping: str | None = None,
@@ -205,6 +207,7 @@ def datasets_create(
         files=files,
         form={
             "upload": upload,
+            "hub": hub,
             "name": name,
             "format": format,
             "mapping": mapping,
@@ -243,6 +246,32 @@ def datasets_preview(
         DatasetPreview,
         path={"dataset": dataset},
         query={"row": row, "limit": limit, "cursor": cursor},
+    )
+
+
+def uploads_preview(
+    *,
+    files: Files | None = None,
+    upload: str | None = None,
+    is_head: bool | None = None,
+    format: Literal["jsonl", "csv", "parquet", "tar"] | None = None,
+    mapping: str | None = None,
+    limit: int | None = None,
+) -> Request[FilePreview]:
+    """Preview a file with a mapping. Read the first rows of a file, and make rows of a dataset of them. Nothing is stored. A file
+    or a mapping that cannot be used is a `problem` of the answer."""
+    return Request(
+        "POST",
+        "/v1/datasets/preview",
+        FilePreview,
+        files=files,
+        form={
+            "upload": upload,
+            "is_head": is_head,
+            "format": format,
+            "mapping": mapping,
+            "limit": limit,
+        },
     )
 
 

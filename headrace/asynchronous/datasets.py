@@ -37,14 +37,17 @@ class AsyncDatasets:
     ) -> Uploaded:
         """Upload files or rows. `data`: a file (JSON lines, CSV, Parquet, tar), a folder of files,
         a pattern such as `train-*.parquet`, or a list of these, which become one dataset in this
-        order; or rows. `mapping`: columns, or the name of a well-known file such as gsm8k.
+        order; a dataset of the hub, `hf://ORG/NAME/CONFIG/SPLIT`; or rows. `mapping`: columns, or
+        the name of a well-known file such as gsm8k.
         `progress` is called with the bytes that were sent and those in all. The same rows again
         change nothing. Large files are sent in parts: the same call goes on where another one
         stopped."""
         columns = mapping if mapping is None or isinstance(mapping, str) else json.dumps(mapping)
         form: dict[str, Any] = {"name": name, "mapping": columns, "verifier": verifier}
         named, rows = named_or_rows(data)
-        if named:
+        if len(named) == 1 and str(named[0]).startswith("hf://"):
+            form["hub"] = str(named[0])
+        elif named:
             paths = paths_in(named)
             if sum(path.stat().st_size for path in paths) > LARGE_BYTES:
                 form["upload"] = await self.send_parts(paths, progress)

@@ -19,20 +19,45 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 ENDINGS = ("jsonl", "ndjson", "json", "csv", "tsv", "parquet", "pq", "tar", "tgz")
 SUFFIXES = tuple(f".{ending}{packed}" for ending in ENDINGS for packed in ("", ".gz"))
 """How the names of files end that are taken from a folder."""
+HUB = "hf://"
+"""Before the name of a dataset of the hub."""
 LARGE_BYTES = 32 << 20
 """Files that are larger together are sent in parts, so that a broken upload goes on."""
+HUB_SECONDS = 3600.0
+"""How long the gateway may fetch files of the hub."""
 BYTES_A_SECOND = 2 << 20
 """Slowest reading of the rows that is waited for."""
 
 
-def with_name(name: str | None, files: list[str]) -> tuple[str | None, list[str]]:
-    """Take the name of the dataset from the first argument, if that is followed by files and is a
-    name and no file."""
-    first = files[0]
-    is_name = (
-        re.fullmatch(NAME, first) and not first.endswith(SUFFIXES) and not Path(first).exists()
-    )
-    return (first, files[1:]) if name is None and len(files) > 1 and is_name else (name, files)
+def with_name(
+    name: str | None, files: list[str], hub: str | None
+) -> tuple[str | None, list[str], str | None]:
+    """Return the name of the dataset, its files, and its name on the hub. The first argument is the
+    name if files follow it, or if the rows come from the hub."""
+    first, *others = files or [""]
+    is_name = re.fullmatch(NAME, first) and not first.endswith(SUFFIXES)
+    if name is None and is_name and (hub or (others and not Path(first).exists())):
+        name, files = first, others
+    if hub is None and len(files) == 1 and files[0].startswith(HUB):
+        files, hub = [], files[0]
+    if hub and files:
+        raise CliError(f"{files[0]} and the hub's {hub} are two sources: name one")
+    if not (hub or files):
+        raise CliError(f"name {FILES}, or a dataset of the hub with --hub ORG/NAME")
+    return name, files, hub
+
+
+def hub_form(
+    hub: str | None, revision: str | None, config: str | None, split: str | None
+) -> dict[str, str]:
+    """Return the part of an upload's form that names a dataset of the hub."""
+    options = {"--revision": revision, "--config": config, "--split": split}
+    if hub is None:
+        if given := [option for option, value in options.items() if value]:
+            raise CliError(f"{given[0]} is of a dataset of the hub: name that with --hub ORG/NAME")
+        return {}
+    parts = [hub + (f"@{revision}" if revision else "")]
+    return {"hub": "/".join([*parts, *filter(None, [config, split or (config and "train")])])}
 
 
 def files_at(file: str) -> list[Path]:
@@ -71,6 +96,9 @@ def _open(path: Path) -> BinaryIO:
 def send_files(api: "Gateway", paths: list[Path], form: dict[str, str]) -> dict[str, Any]:
     """Upload the files as one dataset. Return the gateway's answer."""
     total = sum(path.stat().st_size for path in paths)
+    if "hub" in form:
+        fetched: dict[str, Any] = api.post("/v1/datasets", seconds=HUB_SECONDS, data=form)
+        return fetched
     if total > LARGE_BYTES:
         parts = _sent_in_parts(api, paths, total)
         err.print("[dim]sent; the gateway reads the rows[/]")

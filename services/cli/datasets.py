@@ -9,7 +9,7 @@ import typer
 from rich import markup
 
 from services.cli.command import Commands
-from services.cli.dataset_files import files_at, send_files, with_name
+from services.cli.dataset_files import files_at, hub_form, send_files, with_name
 from services.cli.dataset_words import findings_in_words, print_added
 from services.cli.options import AsJson, Dataset, GatewayURL, connect
 from services.cli.output import CliError, ago, escape, out, print_json, size, table
@@ -22,14 +22,14 @@ commands = Commands(help="Upload, list, show and remove datasets.")
 @commands.command()
 def add(
     files: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="[NAME] FILE...",
             help="A .jsonl, .json, .csv, .parquet or .tar file, or several, a folder of them, or a "
             "pattern like 'train-*.parquet': they become one dataset, in this order, with the "
-            "name before them.",
+            "name before them. Or hf://ORG/NAME/CONFIG/SPLIT, a dataset of the hub.",
         ),
-    ],
+    ] = None,
     name: Annotated[str | None, typer.Option(help="Default: the file's name.")] = None,
     prompt: Annotated[
         list[str] | None,
@@ -68,6 +68,19 @@ def add(
     format: Annotated[
         str | None, typer.Option(help="jsonl, csv, parquet or tar. Default: guessed.")
     ] = None,
+    hub: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ORG/NAME", help="A dataset of the hub, which the gateway fetches, for FILE."
+        ),
+    ] = None,
+    split: Annotated[str | None, typer.Option(help="Of the hub's dataset. Default: train.")] = None,
+    config: Annotated[
+        str | None, typer.Option(help="Of the hub's dataset, if it has several.")
+    ] = None,
+    revision: Annotated[
+        str | None, typer.Option(help="Of the hub's dataset. Default: the newest.")
+    ] = None,
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
@@ -76,10 +89,11 @@ def add(
     Example:
     headrace datasets add train.jsonl --prompt question --answer answer
     headrace datasets add train 'train-*.parquet'
+    headrace datasets add gsm8k --hub openai/gsm8k --split train
     """
-    name, files = with_name(name, files)
+    name, files, hub = with_name(name, files or [], hub)
     paths = [path for file in files for path in files_at(file)]
-    form: dict[str, str] = {}
+    form = hub_form(hub, revision, config, split)
     columns = {"prompt": _one_or_all(prompt), "answer": _one_or_all(answer), "keep": keep}
     named = {key: column for key, column in columns.items() if column}
     if named and mapping:

@@ -10,7 +10,7 @@ Imports neither Redis nor HTTP: callers pass records in and get records back.
 from services.datasets.columns import ColumnMapping
 from services.datasets.conversion import SourceFile
 from services.datasets.file_formats import Format, UnsupportedFormat
-from services.datasets.import_process import import_in_child
+from services.datasets.import_process import import_in_child, preview_in_child
 from services.datasets.known_files import KNOWN_FILES, KnownFile, known_file
 from services.datasets.row_checks import DatasetError
 from services.datasets.row_overlap import shared_rows

@@ -69,8 +69,12 @@ class ColumnMapping:
         return _tuple(self.prompt)
 
     @property
+    def answers(self) -> tuple[str, ...]:
+        return _tuple(self.answer)
+
+    @property
     def used(self) -> tuple[str, ...]:
-        return (*self.prompts, *_tuple(self.answer))
+        return (*self.prompts, *self.answers)
 
     def resolved(self, first: Source, place: str | None = None) -> "ColumnMapping":
         """This mapping with the guesses made, by the `first` row of the source. `place` is that

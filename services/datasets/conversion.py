@@ -53,7 +53,7 @@ class Conversion:
     def rows(self) -> Iterator[Row]:
         """Yield all rows. Raises DatasetError, which names the place, and the file if there are
         several."""
-        formats = [self._opened(source) for source in self._files]
+        formats = [self.opened(source) for source in self._files]
         first_format, first_columns = formats[0][1], None
         for source, (file, format) in zip(self._files, formats, strict=True):
             if format != first_format:
@@ -88,8 +88,8 @@ class Conversion:
                 f"no row has a column {names_in(sorted(self._absent))} to take the prompt from"
             )
 
-    def _opened(self, source: SourceFile) -> tuple[BinaryIO, Format]:
-        """Unpack a file. Return it with its format."""
+    def opened(self, source: SourceFile) -> tuple[BinaryIO, Format]:
+        """Unpack a file. Return it with its format. Raises DatasetError."""
         file, name = source.file, source.name
         file.seek(0)
         head = file.read(16)

@@ -19,8 +19,8 @@ from services.datasets.row_checks import (
 )
 from services.datasets.text_lines import text_lines
 
-DELIMITERS = (",", ";", "\t", "|")
-NAMES = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+DELIMITERS = (",", ";", "\t", "|", ":")
+NAMES = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars", ":": "colons"}
 LOOKED_AT = 100
 """Lines by which the delimiter is chosen."""
 LOOKED_AT_CHARS = 1 << 18

@@ -20,9 +20,11 @@ from typing import Any
 import anyio.to_thread
 from pydantic import TypeAdapter
 
+from services.contracts.file_preview import FilePreview
 from services.datasets.columns import ColumnMapping
 from services.datasets.conversion import SourceFile
 from services.datasets.file_formats import Format, UnsupportedFormat
+from services.datasets.file_preview import preview_file
 from services.datasets.known_files import KnownFile, known_file
 from services.datasets.row_checks import DatasetError
 from services.datasets.segments import unpublished_file
@@ -42,6 +44,7 @@ MEMORY_BYTES = 4 << 30
 CPU_SECONDS = 60
 """For any files, and a second more for each BYTES_A_SECOND of them."""
 BYTES_A_SECOND = 1 << 20
+PREVIEW_SECONDS = 20
 SMALL_BYTES = 1 << 16
 """Text up to this size is converted without a child."""
 
@@ -74,10 +77,33 @@ async def import_in_child(
             "most": most_row_bytes(size, quota),
             "seconds": seconds,
         }
-        converted = await _converted(job, [source.file.fileno() for source in files])
+        answered = await _answered(job, [source.file.fileno() for source in files])
+        converted = TypeAdapter(Converted).validate_python(answered)
         return await anyio.to_thread.run_sync(published, root, name, path, converted)
     finally:
         path.unlink(missing_ok=True)
+
+
+async def preview_in_child(
+    source: SourceFile,
+    format: Format | None,
+    mapping: ColumnMapping | KnownFile,
+    rows: int,
+    is_head: bool,
+) -> FilePreview:
+    """Preview the first `rows` of a file as `preview_file` does, in a child process unless the file
+    is a small text. Raises DatasetError if that takes too much memory or time."""
+    if size_of([source]) <= SMALL_BYTES and _is_text(source, format):
+        return await anyio.to_thread.run_sync(preview_file, source, format, mapping, rows, is_head)
+    job = {
+        "files": [[source.file.fileno(), source.name]],
+        "format": format,
+        "mapping": mapping.name if isinstance(mapping, KnownFile) else asdict(mapping),
+        "seconds": PREVIEW_SECONDS,
+        "rows": rows,
+        "is_head": is_head,
+    }
+    return FilePreview.model_validate(await _answered(job, [source.file.fileno()]))
 
 
 def _is_text(source: SourceFile, format: Format | None) -> bool:
@@ -89,8 +115,8 @@ def _is_text(source: SourceFile, format: Format | None) -> bool:
     return not packed and not source.name.lower().endswith((".parquet", ".pq", ".tar", ".tgz"))
 
 
-async def _converted(job: dict[str, Any], files: list[int]) -> Converted:
-    """Convert the files of `job` in a child process. Raises DatasetError and OSError."""
+async def _answered(job: dict[str, Any], files: list[int]) -> Any:
+    """Do the `job` in a child process. Raises DatasetError and OSError."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")}
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", f"import sys; from {__name__} import main; sys.exit(main())"),
@@ -120,7 +146,7 @@ async def _converted(job: dict[str, Any], files: list[int]) -> Converted:
             raise (UnsupportedFormat if unsupported else DatasetError)(reason)
         case {"errno": number}:
             raise OSError(number, os.strerror(number))
-    return TypeAdapter(Converted).validate_python(answered)
+    return answered
 
 
 # --- the child ------------------------------------------------------------------------------------
@@ -135,17 +161,9 @@ def main() -> int:
         (resource.RLIMIT_CORE, 0),
     ):
         resource.setrlimit(limit, (value, value))
-    asked = job["mapping"]
     files = [SourceFile(os.fdopen(number, "rb"), name) for number, name in job["files"]]
     try:
-        converted = convert(
-            files,
-            Path(job["path"]),
-            job["format"],
-            known_file(asked) if isinstance(asked, str) else ColumnMapping(**asked),
-            job["most"],
-        )
-        result: dict[str, Any] = TypeAdapter(Converted).dump_python(converted, mode="json")
+        result = _done(job, files)
     except DatasetError as error:
         result = {"refused": str(error), "unsupported": isinstance(error, UnsupportedFormat)}
     except RecursionError:
@@ -157,3 +175,14 @@ def main() -> int:
         result = {"errno": error.errno or errno.EIO}
     sys.stdout.write(json.dumps(result))
     return 0
+
+
+def _done(job: dict[str, Any], files: list[SourceFile]) -> dict[str, Any]:
+    asked, format = job["mapping"], job["format"]
+    mapping = known_file(asked) if isinstance(asked, str) else ColumnMapping(**asked)
+    if "path" not in job:
+        preview = preview_file(files[0], format, mapping, job["rows"], job["is_head"])
+        return preview.model_dump(mode="json")
+    converted = convert(files, Path(job["path"]), format, mapping, job["most"])
+    result: dict[str, Any] = TypeAdapter(Converted).dump_python(converted, mode="json")
+    return result

@@ -66,6 +66,8 @@ SMALL_BODY = 1 << 20
 """Bytes of a body that holds no rows of a dataset: a config has a few KiB."""
 FORM_BYTES = 1 << 30
 """Bytes of files in one form. The form lies in the folder for temporary files until its end."""
+PREVIEW_BYTES = 64 << 20
+"""Bytes of a file that is only previewed."""
 PART_BYTES = 256 << 20
 """Bytes of a part of a file."""
 LARGE = re.compile(r"/v1/series|/openapi\.json|/guide/.*")
@@ -233,6 +235,8 @@ def _limits(settings: GatewaySettings) -> Callable[[Scope], Limit]:
         if path.startswith(f"{FINE_TUNING}uploads/") and path.endswith("/parts"):
             # The form around the part takes bytes too.
             return Limit(MAX_PART + SMALL_BODY, "send parts of at most 64 MiB", uploads)
+        if path == "/v1/datasets/preview":
+            return Limit(min(form_limit, PREVIEW_BYTES), "send its beginning (is_head)", uploads)
         if scope["method"] == "PUT" and path.startswith("/v1/uploads/"):
             return Limit(PART_BYTES, "send smaller parts", uploads)
         if scope["method"] == "PUT" and path.startswith("/v1/files/"):

@@ -34,7 +34,7 @@ REPLAYED = "Idempotent-Replayed"
 KEY = re.compile(r"[\x21-\x7e]{1,255}")
 METHODS = ("POST", "PATCH", "DELETE")
 OTHERWISE = re.compile(
-    r"/v1/(session|login|preview|datasets|verifiers/[^/]+/score|runs/[^/]+/(sessions|groups)(/.*)?)"
+    r"/v1/(session|login|preview|datasets(/preview)?|verifiers/[^/]+/score|runs/[^/]+/(sessions|groups)(/.*)?)"
 )
 """Paths whose POST repeats safely by other means: an upload by its rows, a session or a group by
 its `name`; or makes nothing that lasts."""

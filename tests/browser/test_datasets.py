@@ -54,6 +54,10 @@ def test_the_columns_of_csv_are_shown_before_it_is_sent(page: Page, tmp_path: Pa
     expect(page.get_by_label("Prompt").locator("option")).to_have_text(
         ["guessed", "task", "result"]
     )
+    expect(page.get_by_text("no column looks like the prompt")).to_be_visible()
+    expect(page.get_by_text("the cells are separated by semicolons")).to_be_visible()
+    page.get_by_label("Prompt").select_option("task")
+    expect(page.get_by_text('the first row asks 1; "one" and 1')).to_be_visible()
 
 
 def test_an_upload_that_cannot_be_read_says_why(page: Page, tmp_path: Path) -> None:

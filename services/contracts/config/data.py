@@ -220,7 +220,8 @@ class Data(PromptOptions, PromptDataset):
     """The prompts."""
 
     dataset: str = ""
-    """Name or id of an uploaded dataset. Required, unless `source` is `sessions`."""
+    """Name or id of an uploaded dataset, or a dataset of the hub, `hf://ORG/NAME/CONFIG/SPLIT`,
+    which the gateway fetches once. Required, unless `source` is `sessions`."""
     source: Literal["dataset", "sessions"] = "dataset"
     """With `sessions` the run has no dataset: applications open sessions as they have conversations
     (docs/agents.md, live traffic). Needs `rollout.episode: sessions`."""

@@ -40,7 +40,8 @@ async def find_datasets(
             # A user never typed the id that a resumed run brings.
             if resumed is not None and name == dataset_names(resumed.config).get(key):
                 sentence = _deleted(key, name, resumed)
-            problems.append((key, sentence))
+            # A dataset of the hub that cannot be had has a problem already.
+            problems += [] if key in dict(problems) else [(key, sentence)]
         elif record.damage:
             problems.append((key, f"{record.damage}: delete it, and upload it again"))
         else:

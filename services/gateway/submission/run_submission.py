@@ -30,6 +30,7 @@ from services.gateway.submission.dataset_check import (
 from services.gateway.submission.dataset_defaults import with_defaults
 from services.gateway.submission.fitting import DryRun, fitted, refusals
 from services.gateway.submission.held_out_check import check_held_out
+from services.gateway.submission.hub_data import with_hub_datasets
 from services.gateway.submission.lora_check import check_targets
 from services.gateway.submission.mixture_shares import DatasetShare, shares_of
 from services.gateway.submission.model_check import (
@@ -256,6 +257,7 @@ async def _draft(
     `accept` does."""
     raw, name = merged_config(submission, source)
     problems: Problems = []
+    raw = await with_hub_datasets(deps, raw, problems)
     raw, datasets = await find_datasets(deps, raw, problems, source)
     goes_on_with = source.config if source and submission.recipe is None else None
     submitted = submission.config if submission.recipe is not None else None

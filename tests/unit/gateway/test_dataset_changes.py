@@ -11,10 +11,10 @@ from fastapi import Response, UploadFile
 
 from services.contracts.records import DatasetRecord, DatasetSegment
 from services.datasets import append_rows
-from services.gateway import dataset_creation
 from services.gateway.idempotency import RequestTry
 from services.gateway.routes.datasets import datasets as routes
 from services.gateway.routes.datasets import prompts
+from services.gateway.submission import dataset_creation
 from services.http import Problem
 from services.recovery.record_copies import keep_copy, kept_datasets
 from services.volume import Volume
@@ -73,7 +73,7 @@ def deps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 async def upload(deps: Any) -> DatasetRecord:
     file = UploadFile(io.BytesIO(LINES), filename="rows.jsonl")
     client: Any = SimpleNamespace(receive=asyncio.Event().wait)
-    added = await routes.create(deps, client, Response(), [file], None, "rows", None, None, None)
+    added = await routes.create(deps, client, Response(), [file], name="rows")
     assert isinstance(added, DatasetRecord)
     return added
 

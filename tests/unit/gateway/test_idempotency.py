@@ -9,7 +9,7 @@ from services.gateway.idempotency import HEADER, is_covered
 from services.gateway.settings import GatewaySettings
 
 OTHERWISE = {
-    *("datasets_create", "runs_preview", "logins_create", "sessions_create"),
+    *("datasets_create", "uploads_preview", "runs_preview", "logins_create", "sessions_create"),
     *("groups_create", "groups_lease", "groups_release", "sessions_end", "sessions_reward"),
     *("chat_completions_create", "completions_create"),
     *("session_chat_completions_create", "session_completions_create"),

@@ -1,7 +1,8 @@
 // Datasets: upload with its progress and a look at the columns first, and the rows as a run reads them.
 
 import { useSignal } from "@preact/signals";
-import { type Schemas, Refusal, get, mayChange, remove } from "./api";
+import { useRef } from "preact/hooks";
+import { type Schemas, Refusal, address, get, mayChange, post, remove, send } from "./api";
 import { Findings } from "./findings";
 import { ago, bytes, moment, number } from "./format";
 import { Action, Chip, Problem, useLoaded } from "./parts";
@@ -10,7 +11,8 @@ import { ask, go, parts, query } from "./router";
 type Uploaded = Schemas["Uploaded"];
 type Row = Schemas["PreviewRow"];
 
-const PEEK = 1 << 16; // bytes of a file that are looked at before it is sent
+const PEEK = 1 << 20; // bytes of a text that are looked at before it is sent
+const PART = 1 << 23;
 const ROWS = 20;
 
 export function Datasets() {
@@ -55,110 +57,122 @@ function All() {
   );
 }
 
-/** The rows at a file's beginning, if they can be read here: JSON lines and CSV. */
-async function peek(file: File): Promise<Record<string, unknown>[]> {
-  const text = await file.slice(0, PEEK).text();
-  if (/\.(csv|tsv)$/i.test(file.name)) return csvRows(text, file.size <= PEEK);
-  if (!/\.(jsonl|ndjson|json)$/i.test(file.name)) return [];
-  const lines = text.split("\n").slice(0, 4);
-  try {
-    const rows = lines.filter((line) => line.trim()).slice(0, 3).map((line) => JSON.parse(line) as unknown);
-    return rows.every((row) => row && typeof row === "object" && !Array.isArray(row)) ? (rows as Record<string, unknown>[]) : [];
-  } catch {
-    return []; // the gateway names the line that cannot be read
+type Shown = Schemas["FilePreview"];
+
+/** Whether a file can only be read whole: Parquet has its columns at the end. */
+const isWhole = (file: File) => /\.(parquet|pq|gz|tgz)$/i.test(file.name);
+
+/** Send a file in parts, without the bytes that have arrived before; returns the id of the upload. */
+async function sendParts(file: File, tell: (sent: number) => void): Promise<string> {
+  const about = { name: file.name, bytes: file.size, fingerprint: String(file.lastModified) };
+  let { id, received } = await post("/v1/uploads", { body: about });
+  while (received < file.size) {
+    const part = file.slice(received, received + PART);
+    const url = address("/v1/uploads/{upload}", { upload: id }, { from_byte: received });
+    ({ received } = (await again(() => send(url, { method: "PUT", body: part }))) as Schemas["Upload"]);
+    tell(received);
   }
+  return id;
 }
 
-/** The first rows of CSV with a header. A row that is cut off counts if the text is whole. */
-function csvRows(text: string, isWhole: boolean): Record<string, unknown>[] {
-  const heading = text.slice(0, text.indexOf("\n") + 1 || text.length);
-  const count = (character: string) => heading.split(character).length;
-  const separator = [",", ";", "\t", "|"].reduce((best, each) => (count(each) > count(best) ? each : best));
-  const records: string[][] = [];
-  let [record, cell, isQuoted] = [[] as string[], "", false];
-  const end = () => {
-    if (record.length || cell) records.push([...record, cell]);
-    [record, cell] = [[], ""];
-  };
-  for (let i = text.charCodeAt(0) === 0xfeff ? 1 : 0; i < text.length && records.length < 4; i++) {
-    const character = text[i]!;
-    if (isQuoted) {
-      if (character !== '"') cell += character;
-      else if (text[i + 1] === '"') cell += text[++i];
-      else isQuoted = false;
-    } else if (character === '"') isQuoted = true;
-    else if (character === separator) [record, cell] = [[...record, cell], ""];
-    else if (character === "\n") end();
-    else if (character !== "\r") cell += character;
+/** A broken connection is tried again for a minute; a refusal is none. */
+async function again<T>(act: () => Promise<T>): Promise<T> {
+  for (let pause = 500; ; pause *= 2) {
+    try {
+      return await act();
+    } catch (error) {
+      if (error instanceof Refusal || pause > 32_000) throw error;
+      await new Promise((done) => setTimeout(done, pause));
+    }
   }
-  if (isWhole && records.length < 4) end();
-  const [header = [], ...rows] = records;
-  return rows.map((cells) => Object.fromEntries(header.map((name, i) => [name, cells[i] ?? ""])));
 }
 
 function Upload({ done }: { done: () => void }) {
+  const form = useRef<HTMLFormElement>(null);
   const files = useSignal<File[]>([]);
-  const rows = useSignal<Record<string, unknown>[]>([]);
+  const shown = useSignal<Shown | null>(null);
+  const sent = useSignal<string[]>([]); // uploads of the files, in their order
   const share = useSignal<number | null>(null);
   const error = useSignal<unknown>(null);
   const made = useSignal<Uploaded | null>(null);
-  const columns = [...new Set(rows.value.flatMap((row) => Object.keys(row)))];
+  const total = files.value.reduce((sum, file) => sum + file.size, 0);
 
+  const mapping = (): string => {
+    const values = new FormData(form.current!);
+    const [known, prompt, answer] = ["known", "prompt", "answer"].map((name) => String(values.get(name) ?? ""));
+    return known || (prompt || answer ? JSON.stringify({ ...(prompt && { prompt }), ...(answer && { answer }) }) : "");
+  };
+  const sendAll = async () => {
+    let before = sent.value.length ? total : 0;
+    if (!before)
+      for (const file of files.value) {
+        const id = await sendParts(file, (bytes) => (share.value = (before + bytes) / total));
+        sent.value = [...sent.value, id];
+        before += file.size;
+      }
+  };
+  const preview = async () => {
+    const file = files.value[0];
+    if (!file) return;
+    const body = new FormData();
+    try {
+      if (isWhole(file)) {
+        share.value = 0;
+        await sendAll();
+        body.set("upload", sent.value[0]!);
+      } else {
+        body.set("file", file.slice(0, PEEK), file.name);
+        body.set("is_head", String(file.size > PEEK));
+      }
+      if (mapping()) body.set("mapping", mapping());
+      body.set("limit", "3");
+      shown.value = (await send("/v1/datasets/preview", { method: "POST", body })) as Shown;
+    } catch (failure) {
+      error.value = failure;
+    }
+    share.value = null;
+  };
+  const choose = (event: Event) => {
+    files.value = [...((event.currentTarget as HTMLInputElement).files ?? [])];
+    [shown.value, sent.value, error.value, made.value] = [null, [], null, null];
+    void preview();
+  };
   const submit = async (event: SubmitEvent) => {
     event.preventDefault();
-    const form = new FormData(event.currentTarget as HTMLFormElement);
-    const [prompt, answer] = [String(form.get("prompt") ?? ""), String(form.get("answer") ?? "")];
+    const values = new FormData(form.current!);
     const body = new FormData();
-    for (const file of files.value) body.append("file", file);
-    for (const field of ["name", "verifier"]) if (form.get(field)) body.set(field, form.get(field)!);
-    const known = String(form.get("known") ?? "");
-    if (known) body.set("mapping", known);
-    else if (prompt) body.set("mapping", JSON.stringify({ prompt, ...(answer ? { answer } : {}) }));
+    for (const field of ["name", "verifier"]) if (values.get(field)) body.set(field, values.get(field)!);
+    if (mapping()) body.set("mapping", mapping());
     [error.value, made.value, share.value] = [null, null, 0];
     try {
-      made.value = await sendWithProgress(body, (part) => (share.value = part));
+      await sendAll();
+      share.value = 1;
+      for (const id of sent.value) body.append("upload", id);
+      made.value = (await send("/v1/datasets", { method: "POST", body })) as Uploaded;
+      sent.value = [];
       done();
     } catch (failure) {
       error.value = failure;
     }
     share.value = null;
   };
-  const choose = async (event: Event) => {
-    files.value = [...((event.currentTarget as HTMLInputElement).files ?? [])];
-    rows.value = files.value[0] ? await peek(files.value[0]) : [];
-  };
   return (
     <aside>
-      <form class="card upload" onSubmit={submit} aria-label="Upload">
+      <form ref={form} class="card upload" onSubmit={submit} aria-label="Upload">
         <h2>Upload</h2>
-        <label>Files <input type="file" multiple required accept=".jsonl,.json,.ndjson,.csv,.parquet,.tar" onChange={(event) => void choose(event)} /></label>
+        <label>Files <input type="file" multiple required accept=".jsonl,.json,.ndjson,.csv,.tsv,.parquet,.tar,.gz" onChange={choose} /></label>
         <p class="quiet">JSON lines, CSV with a header, Parquet, or a tar of JSON. Several files become one dataset.</p>
+        {files.value.length > 1 && <p class="quiet">In this order: {files.value.map(({ name }) => name).join(", ")}.</p>}
         <label>Name <input name="name" pattern="[A-Za-z0-9][A-Za-z0-9._\-]{0,99}" placeholder={files.value[0]?.name.split(".")[0] ?? "the file's name"} /></label>
         <label>
           Known file{" "}
-          <select name="known">
+          <select name="known" onChange={() => void preview()}>
             <option value="">none</option>
             {["gsm8k", "math", "humaneval", "mbpp", "ifeval", "countdown", "reasoning_gym"].map((each) => <option key={each} value={each}>{each}</option>)}
           </select>
         </label>
-        {columns.length > 0 && (
-          <>
-            <div class="pair">
-              {(["prompt", "answer"] as const).map((part) => (
-                <label key={part}>
-                  {part === "prompt" ? "Prompt" : "Answer"}
-                  <select name={part}><option value="">guessed</option>{columns.map((each) => <option key={each} value={each}>{each}</option>)}</select>
-                </label>
-              ))}
-            </div>
-            <div class="scroll">
-              <table>
-                <thead><tr>{columns.map((each) => <th key={each}>{each}</th>)}</tr></thead>
-                <tbody>{rows.value.map((row, i) => <tr key={i}>{columns.map((each) => <td key={each} class="peek">{shortened(row[each])}</td>)}</tr>)}</tbody>
-              </table>
-            </div>
-          </>
-        )}
+        {shown.value && shown.value.columns.length > 0 && <Mapping shown={shown.value} changed={() => void preview()} />}
+        {shown.value?.problem && <p class="warned">{shown.value.problem}</p>}
         <label>Verifier <input name="verifier" placeholder="none: references are not read now" /></label>
         <button class="primary" disabled={share.value !== null}>Upload</button>
         {share.value !== null && (
@@ -172,21 +186,36 @@ function Upload({ done }: { done: () => void }) {
   );
 }
 
-/** fetch does not tell how much of a body is sent. */
-function sendWithProgress(body: FormData, tell: (share: number) => void): Promise<Uploaded> {
-  return new Promise((resolve, reject) => {
-    const request = new XMLHttpRequest();
-    request.open("POST", "/v1/datasets");
-    request.responseType = "json";
-    request.upload.onprogress = ({ loaded, total }) => tell(total ? loaded / total : 0);
-    request.onerror = () => reject(new TypeError());
-    request.onload = () => {
-      const answer = request.response as { detail?: string; problems?: { path: string; message: string }[] } | null;
-      if (request.status < 300) resolve(answer as unknown as Uploaded);
-      else reject(new Refusal(request.status, answer?.detail ?? request.statusText, answer?.problems ?? []));
-    };
-    request.send(body);
-  });
+/** The columns of a file, and what becomes of its first rows. */
+function Mapping({ shown, changed }: { shown: Shown; changed: () => void }) {
+  return (
+    <>
+      <div class="pair">
+        {(["prompt", "answer"] as const).map((part) => (
+          <label key={part}>
+            {part === "prompt" ? "Prompt" : "Answer"}
+            <select name={part} onChange={changed}>
+              <option value="">guessed</option>
+              {shown.columns.map((each) => <option key={each} value={each}>{each}</option>)}
+            </select>
+          </label>
+        ))}
+      </div>
+      <div class="scroll">
+        <table>
+          <thead><tr>{shown.columns.map((each) => <th key={each}>{each}</th>)}</tr></thead>
+          <tbody>{shown.source.map((row, i) => <tr key={i}>{shown.columns.map((each) => <td key={each} class="peek">{shortened(row[each])}</td>)}</tr>)}</tbody>
+        </table>
+      </div>
+      {shown.rows[0] && (
+        <p class="quiet">
+          The prompt is {shown.prompt.join(" and ")}: the first row asks <code>{shortened(shown.rows[0].prompt, 160)}</code>
+          {shown.rows[0].answer != null && <> and its answer is <code>{shortened(shown.rows[0].answer, 160)}</code></>}
+        </p>
+      )}
+      {shown.notes.map((each) => <p key={each} class="quiet">{each}</p>)}
+    </>
+  );
 }
 
 function Result({ made }: { made: Uploaded }) {

@@ -11,12 +11,7 @@ from pydantic import BaseModel, Field
 
 from services.contracts.records import DatasetRecord
 from services.datasets import DatasetReader, Format, SourceFile
-from services.gateway.dataset_creation import (
-    DatasetSource,
-    Uploaded,
-    create_dataset,
-    remove_files,
-)
+from services.datasets.hub_files import hub_reference
 from services.gateway.dependencies import (
     DATASET_PROBLEMS,
     DatasetDep,
@@ -26,6 +21,13 @@ from services.gateway.dependencies import (
 from services.gateway.mappings import read_mapping
 from services.gateway.paging import Cursor, Limit, Next, cursor_at, number_in, page_of
 from services.gateway.routes.datasets.uploads import complete_upload
+from services.gateway.submission.dataset_creation import (
+    DatasetSource,
+    Uploaded,
+    create_dataset,
+    create_from_hub,
+    remove_files,
+)
 from services.gateway.submission.verifier_check import check_named
 from services.http import CLIENT_GONE, Problem, responses
 from services.recovery.record_copies import forget_dataset
@@ -33,7 +35,10 @@ from services.runtime.logs import get_logger
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
 
-NO_FILE = "send at least one `file`, or name an `upload` (POST /v1/uploads)"
+ONE_SOURCE = "is a source of its own: send no `file` and no `upload` beside it"
+NO_FILE = (
+    "send at least one `file`, or name an `upload` (POST /v1/uploads) or a dataset of the `hub`"
+)
 
 log = get_logger(__name__)
 
@@ -76,6 +81,7 @@ class DatasetPreview(BaseModel):
                 413: "The upload is over the limit",
                 415: "Not a format that can be read",
                 422: "A row or the mapping cannot be used; `detail` names the line",
+                424: "The hub cannot be reached",
                 507: "The data volume is full, or cannot be written",
             }
         ),
@@ -96,6 +102,14 @@ async def create(
         list[str] | None,
         Form(
             description="Ids of files that were sent in parts (`POST /v1/uploads`), in their order."
+        ),
+    ] = None,
+    hub: Annotated[
+        str | None,
+        Form(
+            max_length=300,
+            description="A dataset of the hub instead of files: `openai/gsm8k`, "
+            "`openai/gsm8k/test` or `openai/gsm8k@REVISION/main/test` (config and split).",
         ),
     ] = None,
     name: Annotated[
@@ -138,6 +152,11 @@ async def create(
     if verifier is not None:
         await check_named(deps, verifier)
     asked = DatasetSource(name, format, columns, verifier, source)
+    if hub is not None:
+        if file or upload:
+            raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, ONE_SOURCE, [("hub", ONE_SOURCE)])
+        made = await create_from_hub(deps, client, hub_reference(hub), asked)
+        return _answered(response, made)
     with contextlib.ExitStack() as opened:
         parts = [await complete_upload(deps, id) for id in upload or ()]
         files = [
@@ -149,10 +168,15 @@ async def create(
         if not files:
             raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, NO_FILE, [("file", NO_FILE)])
         made = await create_dataset(deps, client, files, asked)
+    for part in parts if made else ():
+        await anyio.to_thread.run_sync(part.delete)
+    return _answered(response, made)
+
+
+def _answered(response: Response, made: Uploaded | None) -> Uploaded | Response:
+    """Return the answer to an upload. None: the client has left."""
     if made is None:
         return Response(status_code=CLIENT_GONE)
-    for part in parts:
-        await anyio.to_thread.run_sync(part.delete)
     if not made.added:
         response.status_code = HTTPStatus.OK
     return made

@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 
 import anyio
@@ -19,9 +19,12 @@ from services.datasets import (
     KnownFile,
     SourceFile,
     import_in_child,
+    known_file,
 )
+from services.datasets.hub_files import KNOWN, HubReference
 from services.datasets.shards import stem_of_shard
 from services.gateway.dependencies import Dependencies
+from services.gateway.submission.hub_datasets import fetch_split
 from services.gateway.submission.verifier_check import check_upload
 from services.http import Problem, while_connected
 from services.recovery.record_copies import keep_copy, keep_dataset
@@ -66,10 +69,10 @@ class DatasetSource:
 
 
 async def create_dataset(
-    deps: Dependencies, client: Request, files: list[SourceFile], asked: DatasetSource
+    deps: Dependencies, client: Request | None, files: list[SourceFile], asked: DatasetSource
 ) -> Uploaded | None:
-    """Convert files into a dataset. Return None if the client has left: nothing is made then.
-    Raises DatasetError, OSError, and Problem 409."""
+    """Convert files into a dataset. Return None if the client has left: nothing is made then. With
+    `client` None it cannot leave. Raises DatasetError, OSError, and Problem 409."""
     chosen = asked.name or _name_from([part.name for part in files])
     quota = QUOTA * deps.settings.upload_limit
 
@@ -80,7 +83,9 @@ async def create_dataset(
             )
 
     while True:
-        if (imported := await while_connected(client, convert())) is None:
+        work = convert()
+        imported = await (work if client is None else while_connected(client, work))
+        if imported is None:
             return None
         record = DatasetRecord(
             id=imported.id,
@@ -171,3 +176,35 @@ def _name_from(filenames: list[str]) -> str:
     stem = stem.strip()
     kept = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in stem)
     return kept.lstrip("._-")[:100] or "dataset"
+
+
+async def create_from_hub(
+    deps: Dependencies,
+    client: Request | None,
+    reference: HubReference,
+    asked: DatasetSource,
+) -> Uploaded | None:
+    """Fetch a split of the hub's dataset, and make a dataset of it as `create_dataset` does. Raises
+    Problem 424 if the hub is away, and as `create_dataset`."""
+    name = asked.name or reference.dataset_name
+    notes: list[str] = []
+    if asked.mapping == ColumnMapping() and (known := KNOWN.get(reference.name)):
+        asked = replace(asked, mapping=known_file(known))
+        notes.append(
+            f"{reference.name} is read as {known}, with its template and verifier; name columns to "
+            "read it without them"
+        )
+    work = fetch_split(deps, reference)
+    fetched = await (work if client is None else while_connected(client, work))
+    if fetched is None:
+        return None
+    source, files, about_files = fetched
+    try:
+        asked = replace(asked, name=name, source=asked.source or source[:200])
+        made = await create_dataset(deps, client, files, asked)
+    finally:
+        for each in files:
+            each.file.close()
+    if made is not None:
+        made.notes = [f"fetched {source}", *about_files, *notes, *made.notes]
+    return made
