@@ -8,7 +8,8 @@ SHORTEST = 8
 """Characters of the shortest value that is masked wherever it stands. A shorter one is a word."""
 _NAMED = re.compile(
     r"(?P<name>(?i:(?:token|password|secret|api[-_]?key)[\"']?\s?[:=]\s?[\"']?)"
-    r"|(?i:bearer )|--(?i:[\w-]*(?:token|password|secret|key)) )[^\s\"',]+"
+    # Not within a row of dashes, each of which would be read to its end: that takes quadratic time.
+    r"|(?i:bearer )|(?<![\w-])--(?i:[\w-]*(?:token|password|secret|key)) )[^\s\"',]+"
     r"|(?<=://)[^\s/@]+(?=@)|\bhf_\w+"
 )
 _VARIABLE = re.compile(r"(?i)(?:token|password|secret|key|keys)$")

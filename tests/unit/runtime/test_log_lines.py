@@ -1,6 +1,7 @@
 """Lines that a process keeps for readers elsewhere."""
 
 import logging
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -65,6 +66,13 @@ def test_secrets_are_masked(lines: LogLines, text: str, shown: str) -> None:
     get_logger("learner").error(text)
 
     assert lines.take()[0].text == shown
+
+
+def test_a_long_row_of_dashes_does_not_hold_up_the_process(lines: LogLines) -> None:
+    began = time.process_time()
+    get_logger("learner").info("-" * 20_000)
+
+    assert time.process_time() - began < 2
 
 
 def test_control_characters_of_a_line_are_shown_as_escapes(lines: LogLines) -> None:
