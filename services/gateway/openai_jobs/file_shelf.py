@@ -155,7 +155,7 @@ class FileShelf:
         """Keep a part of an upload. Raises FieldError if the parts are larger than the file."""
         _require_pending(upload)
         folder = self._uploads / upload.id / PARTS
-        there = sum(path.stat().st_size for path in folder.iterdir() if path.name != id)
+        there = sum(_size(path) for path in folder.iterdir() if path.name != id)
         # Parts that were sent twice may lie beside each other.
         most = 2 * upload.bytes
         with written_beside(folder / id) as beside, beside.open("wb") as part:
@@ -239,6 +239,14 @@ def new_upload(
 def _require_pending(upload: UploadRecord) -> None:
     if upload.status != "pending":
         raise FieldError("upload_id", f"upload {upload.id} is {upload.status}: begin another")
+
+
+def _size(part: Path) -> int:
+    """Return a part's size, or 0 for one whose request ends now: its file is renamed or deleted."""
+    try:
+        return part.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _names(folder: Path) -> list[str]:

@@ -215,6 +215,16 @@ def test_a_part_cannot_fill_the_volume(tmp_path: Path) -> None:
     assert [*(tmp_path / "openai" / "uploads" / UPLOAD / "parts").iterdir()] == []
 
 
+def test_a_part_is_kept_while_the_file_of_another_is_renamed(tmp_path: Path) -> None:
+    shelf = FileShelf(tmp_path)
+    upload = begun(shelf, 10)
+    parts = tmp_path / "openai" / "uploads" / UPLOAD / "parts"
+    # As if its request ended between the list of files and its size.
+    (parts / f".{PARTS[1]}.x").symlink_to(parts / "gone")
+
+    assert shelf.add_part(upload, PARTS[0], [b"x"]).id == PARTS[0]
+
+
 def test_an_upload_is_cancelled_or_expires_with_its_parts(tmp_path: Path) -> None:
     shelf = FileShelf(tmp_path, lambda: 1000.0)
     upload = begun(shelf, now=1000.0)
