@@ -31,7 +31,7 @@ ECHOED: dict[str, Any] = {
 
 
 def echo_of(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the answer to a request repeats of it."""
+    """Return what the answer to a request repeats of it. `body` was checked by `chat_body`."""
     echo = {
         name: body[name] if body.get(name) is not None else usual for name, usual in ECHOED.items()
     }

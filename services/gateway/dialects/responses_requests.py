@@ -56,8 +56,8 @@ def responses_request(body: Mapping[str, Any]) -> TurnRequest:
     for name in KEPT:
         if body.get(name) is not None:
             raise refused(name, NOT_KEPT)
-    writer = partial(_own_id, echo_of({**body, "store": False}))
-    return TurnRequest("chat", chat_body(body), writer)
+    chat = chat_body(body)
+    return TurnRequest("chat", chat, partial(_own_id, echo_of({**body, "store": False})))
 
 
 def _own_id(echo: dict[str, Any], id: str, created: int, model: str) -> ResponsesWriter:
@@ -170,7 +170,7 @@ def _content(where: str, content: Any) -> str | list[dict[str, Any]]:
     parts: list[dict[str, Any]] = []
     for at, part in enumerate(content):
         kind = part.get("type") if isinstance(part, dict) else None
-        if kind not in TEXTS:
+        if not isinstance(kind, str) or kind not in TEXTS:
             raise refused(
                 f"{where}[{at}]", f"a part of type {kind!r} cannot be used: {TEXT_ALONE}"[:300]
             )

@@ -66,8 +66,9 @@ class Responses:
                     raise not_found("response", str(previous), "previous_response_id")
                 earlier = kept.messages(response.talk)
             body = {**body, "input": kept.with_items(body.get("input"))}
+        chat = chat_body(body, earlier)
         echo = echo_of(body)
-        request = TurnRequest("chat", chat_body(body, earlier), partial(ResponsesWriter, echo))
+        request = TurnRequest("chat", chat, partial(ResponsesWriter, echo))
         played = await self._turns.play(session, request, gone)
         if played is None:
             return Response(status_code=CLIENT_GONE)
@@ -77,12 +78,10 @@ class Responses:
         talk, id, entries = await self._entries(session, played, messages, given, echo)
         stores = body.get("store") is not False or conversation
         if stores and not await self._kept.keep(session, entries, conversation, before, talk):
-            raise SessionProblem(
-                HTTPStatus.CONFLICT,
-                f"another request has continued the conversation {conversation} meanwhile; the "
-                f"answer to this one is the response {id}, which is not part of the conversation",
+            raise _continued(
+                conversation,
+                f"the answer to this one is the response {id}, which is not part of the "
                 "conversation",
-                "conversation_locked",
             )
         writer = ResponsesWriter(echo, id, played.turn.created, session.run)
         return whole_answer(request, writer, piece_of(played.turn, "chat"))
@@ -150,7 +149,8 @@ class Responses:
         earlier = kept.messages(before)
         messages = [*earlier, *new]
         talk, entries = talk_entry(messages, before, len(earlier))
-        await self._kept.keep(session, entries, id, before, talk)
+        if not await self._kept.keep(session, entries, id, before, talk):
+            raise _continued(id, "these items were not added: send them again")
         return items_of(messages, talk, len(earlier))
 
     async def end(self, session: SessionName, id: str) -> None:
@@ -204,6 +204,15 @@ def _response(kept: Kept, id: str) -> KeptResponse:
     if response is None:
         raise not_found("response", id)
     return response
+
+
+def _continued(conversation: str, what: str) -> SessionProblem:
+    return SessionProblem(
+        HTTPStatus.CONFLICT,
+        f"another request has continued the conversation {conversation[:100]} meanwhile; {what}",
+        "conversation",
+        "conversation_locked",
+    )
 
 
 def _shown(id: str, conversation: KeptConversation) -> dict[str, Any]:

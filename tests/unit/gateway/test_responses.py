@@ -3,6 +3,7 @@ items that it sends back find their turn."""
 
 import json
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import openai
@@ -10,8 +11,12 @@ import pytest
 from openai.types.responses import Response, ResponseFunctionToolCall
 
 from services.contracts.policy_calls import Failure, Piece
+from services.contracts.sessions import SessionName
 from services.gateway.dialects.responses_answers import ResponsesWriter, echo_of
 from services.gateway.dialects.responses_requests import chat_body, responses_request
+from services.gateway.openai.errors import SessionProblem
+from services.gateway.sessions.kept_responses import KeptConversation, conversation_entry
+from services.gateway.sessions.responses import Responses
 from tests.unit.gateway.dialect_clients import Policy, piece
 from tests.unit.gateway.session_calls import SAMPLING
 from tests.unit.gateway.test_messages import ANSWERS, SCHEMA, calling
@@ -199,6 +204,9 @@ REFUSED: dict[str, tuple[Mapping[str, Any], str]] = {
     "item": ({"input": [{"type": "web_search_call"}]}, r"input\[0\]: an item of type 'web_search_"),
     "reference": ({"input": [{"type": "item_reference", "id": "a"}]}, "'item_reference' cannot"),
     "no item": ({"input": ["a"]}, r"input\[0\]: must be an item"),
+    "part": ({"input": [{"role": "user", "content": [{"type": []}]}]}, r"part of type \[\] cannot"),
+    "tools": ({"tools": [5]}, r"tools\[0\]: a tool of type None"),
+    "no tools": ({"tools": "add"}, "tools: must be a list of tools"),
     "input": ({"input": 5}, "input: must be a text, or a list of items"),
     "role": ({"input": [{"role": "tool", "content": ""}]}, r"input\[0\].role: must be one of"),
     "call": ({"input": [{"type": "function_call", "call_id": "a"}]}, r"\[0\].name: must be a text"),
@@ -226,3 +234,20 @@ def test_what_cannot_be_used_is_refused_by_name(case: str) -> None:
     body = {"model": "m", "input": "2+2"} | dict(changed)
     with pytest.raises(openai.BadRequestError, match=message):
         client_of(policy).post("/responses", body=body, cast_to=Response)
+
+
+async def test_items_for_a_conversation_that_has_gone_on_are_refused_and_not_lost() -> None:
+    class Kept:
+        async def entries(self, session: SessionName) -> dict[str, bytes]:
+            return conversation_entry("conv_1", KeptConversation(0, {}))
+
+        async def keep(self, *arguments: Any) -> bool:
+            return False
+
+    store: Any = SimpleNamespace(kept_responses=Kept())
+    nothing: Any = None
+
+    with pytest.raises(SessionProblem, match="were not added: send them again") as refused:
+        await Responses(store, nothing).add(SessionName("r", "a", 0), "conv_1", {"items": ASKED})
+
+    assert refused.value.status == 409
