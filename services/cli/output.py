@@ -184,6 +184,12 @@ def _plain(cell: str) -> str:
     return Text.from_markup(cell).plain
 
 
+def reason_cell(reason: str) -> str:
+    """Return the cell of a table for a reason: its first line, and `…` if there are more."""
+    first, *more = reason.splitlines() or [""]
+    return escape(f"{first} …" if more else first)
+
+
 def print_below(text: str) -> None:
     """Print a text of others, indented, with special characters visible."""
     if out.is_terminal:

@@ -18,6 +18,7 @@ from services.cli.output import (
     escape,
     out,
     print_json,
+    reason_cell,
     state,
     steps_done,
     table,
@@ -142,7 +143,7 @@ def show_chain(chain: dict[str, Any]) -> None:
                 escape(step["kind"]),
                 state(step["state"]),
                 steps_done(step),
-                escape(step["reason"]),
+                reason_cell(step["reason"]),
             )
             for step in chain["steps"]
         ],

@@ -14,6 +14,7 @@ from services.cli.output import (
     escape,
     out,
     print_json,
+    reason_cell,
     size,
     state,
     steps_done,
@@ -86,7 +87,7 @@ def _print_runs(records: list[dict[str, Any]], is_filtered: bool) -> None:
                 _reward(record),
                 ago(record["created"]),
                 "" if record["disk_bytes"] is None else size(record["disk_bytes"]),
-                escape(record["reason"] or record.get("phase", "")),
+                reason_cell(record["reason"] or record.get("phase", "")),
             )
             for record in records
         ],

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from services.cli import output
 from services.cli.main import root
-from services.cli.output import CliError, refusal, show_error, table
+from services.cli.output import CliError, reason_cell, refusal, show_error, table
 from services.runtime.console import EscapingConsole
 
 
@@ -114,3 +114,9 @@ def test_a_table_on_a_terminal_of_any_width_cuts_no_id(
     assert "36495edf" in shown.getvalue()
     assert "demo-6b0a6bb7-rl on demo-test" in shown.getvalue()
     assert shown.getvalue().count("because") == 9
+
+
+def test_a_reason_of_several_lines_has_one_line_in_a_table() -> None:
+    assert reason_cell("vLLM ended\n  its log: [red]\n  more") == "vLLM ended …"
+    assert reason_cell("of [one] line") == r"of \[one] line"
+    assert reason_cell("") == ""
