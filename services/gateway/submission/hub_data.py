@@ -12,10 +12,11 @@ from services.http import Problem
 
 
 async def with_hub_datasets(
-    deps: Dependencies, raw: dict[str, Any], problems: Problems
+    deps: Dependencies, raw: dict[str, Any], problems: Problems, *, may_fetch: bool
 ) -> dict[str, Any]:
     """Return `raw` with the datasets' ids in place of their names on the hub. A dataset that was
-    fetched before is taken as it is; others are fetched now."""
+    fetched before is taken as it is; others are fetched now if that is allowed: a preview makes
+    nothing, so a key that only reads may ask for it."""
     for key, name in dataset_names(raw).items():
         if not name.startswith(PREFIX):
             continue
@@ -23,6 +24,10 @@ async def with_hub_datasets(
             reference = hub_reference(name)
             records = await deps.store.datasets.list()
             fetched = [each for each in records if reference.is_met_by(each.source)]
+            if not (fetched or may_fetch):
+                raise DatasetError(
+                    f"{name} is not here: fetch it with `headrace datasets add {name}`"
+                )
             asked = DatasetSource(None, None, ColumnMapping(), None, None)
             record = fetched[0] if fetched else await create_from_hub(deps, None, reference, asked)
         except (DatasetError, Problem) as error:

@@ -173,7 +173,7 @@ async def accept(
     resumed = await resumable(deps, submission.resume_from, is_fork)
     source = resumed.record if resumed else None
     previous = None if source is None or begins_anew(source) else source
-    draft = await _draft(deps, submission, source, previous, steps)
+    draft = await _draft(deps, submission, source, previous, steps, may_fetch=not rows)
     config, datasets, problems = draft.config, draft.datasets, draft.problems
     checked = VerifierCheck([], [])
     if isinstance(config, RLConfig) and not rows:
@@ -252,12 +252,14 @@ async def _draft(
     source: RunRecord | None,
     previous: RunRecord | None,
     steps: Steps | None,
+    *,
+    may_fetch: bool,
 ) -> _Draft:
     """Merge recipe, dataset and submission, resolve names, and parse the config. Raises Problem as
     `accept` does."""
     raw, name = merged_config(submission, source)
     problems: Problems = []
-    raw = await with_hub_datasets(deps, raw, problems)
+    raw = await with_hub_datasets(deps, raw, problems, may_fetch=may_fetch)
     raw, datasets = await find_datasets(deps, raw, problems, source)
     goes_on_with = source.config if source and submission.recipe is None else None
     submitted = submission.config if submission.recipe is not None else None

@@ -3,12 +3,15 @@
 import hashlib
 import io
 from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
 
 from services.datasets import DatasetError
 from services.datasets.hub_files import HubFile, hub_reference
+from services.gateway.submission.hub_data import with_hub_datasets
 from services.gateway.submission.hub_datasets import CONVERTED, Hub
 from services.http import Problem
 
@@ -90,3 +93,21 @@ async def test_a_hub_that_is_away_or_refuses_is_named_with_the_way_out() -> None
         await hub(away, HF_HUB_OFFLINE="1").split(reference)
     with pytest.raises(Problem, match="it answers 403"):
         await hub(lambda _: httpx.Response(403)).fetch("a/b", "abc", FILE, io.BytesIO())
+
+
+async def test_a_preview_fetches_nothing_and_takes_what_was_fetched() -> None:
+    records: list[Any] = []
+
+    async def listed() -> list[Any]:
+        return records
+
+    deps: Any = SimpleNamespace(store=SimpleNamespace(datasets=SimpleNamespace(list=listed)))
+    raw = {"type": "rl", "data": {"dataset": "hf://a/b"}}
+    problems: list[tuple[str, str]] = []
+
+    assert await with_hub_datasets(deps, raw, problems, may_fetch=False) == raw
+    assert [key for key, _ in problems] == ["data.dataset"]
+    assert "`headrace datasets add hf://a/b`" in problems[0][1]
+    records.append(SimpleNamespace(id="1", source="hf://a/b@abc/default/train"))
+    taken = await with_hub_datasets(deps, raw, [], may_fetch=False)
+    assert taken["data"]["dataset"] == "1"
