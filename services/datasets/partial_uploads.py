@@ -4,6 +4,7 @@ The bytes and a description lie in the folder of unpublished segments. Both are 
 the last part.
 """
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -51,6 +52,9 @@ class PartialUpload:
             if offset > received:
                 raise ValueError(f"byte {received} comes next, and not byte {offset}")
             file.write(piece[received - offset :])
+        # Files are deleted by their age. The description is as young as the last part.
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(_description_at(self.content))
         return offset + len(piece)
 
     def open(self) -> BinaryIO:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from services.contracts.records import RunState, RunSummary
+from services.datasets.partial_uploads import UploadDescription, begin_upload, find_upload
 from services.gateway import run_file_retention
 from services.gateway.settings import GatewaySettings
 from services.runtime.tasks import end
@@ -185,3 +186,14 @@ async def test_a_runs_size_counts_rollouts_and_measures_them_only_after_a_change
     assert measured == ["rollouts", "r", "none", "r", "none"]
     (folder / "part-00000002-rank-0000.parquet").write_bytes(b"12345")
     assert await sizes.of(["r"]) == {"r": 15}
+
+
+def test_an_upload_that_takes_days_stays_while_its_parts_arrive(tmp_path: Path) -> None:
+    upload = begin_upload(tmp_path, UploadDescription("a" * 32, "rows.jsonl", 10))
+    for path in (tmp_path / "datasets").iterdir():
+        os.utime(path, (1.0, time.time() - 2 * run_file_retention.UNFINISHED_SECONDS))
+    upload.write(0, b"01234")
+
+    run_file_retention.remove_unfinished(tmp_path)
+
+    assert find_upload(tmp_path, "a" * 32) == upload
