@@ -31,11 +31,11 @@ LIVE: dict[str, Any] = {
     "algorithm": {"samples_per_prompt": 1, "advantage": {"type": "running_mean"}},
     "training": {"max_steps": 3},
 }
-SESSIONS = {
-    "session_chat_completions_create": "v1/chat/completions",
-    "session_completions_create": "v1/completions",
-    "sessions_reward": "reward",
-}
+POLICY = (
+    *("chat_completions_create", "completions_create", "responses_create"),
+    *("messages_create", "messages_count"),
+)
+COUNTED = Piece(version=3, text="4", finish_reason="stop", prompt_tokens=2, sampled_tokens=1)
 
 
 @pytest.fixture
@@ -65,12 +65,11 @@ class Sampler(Worker):
     """A worker that answers any call of the policy."""
 
     async def _answer(self, store: Store, id: str, asked: PolicyCall) -> None:
-        last = Piece(version=3, text="4", finish_reason="stop", prompt_tokens=2, sampled_tokens=1)
-        await store.policy_calls.say(self.run_id, id, last)
+        await store.policy_calls.say(self.run_id, id, COUNTED)
 
 
 class Player(threading.Thread):
-    """A worker that samples `hi` for each turn of the sessions of a run."""
+    """A worker that samples `hi` for each turn of the sessions of a run, and counts prompts."""
 
     def __init__(self, redis_url: str, run: str) -> None:
         super().__init__(daemon=True)
@@ -95,7 +94,8 @@ class Player(threading.Thread):
                 said = msgspec.structs.replace(turn("hi"), message=message)
                 sampled = SampledTurn(said, "after", None, ("aaa", 0))
                 await store.agent_calls.record_turn(self.run_id, name, claimed, sampled)
-            await asyncio.sleep(0.1)
+            if asked := await store.policy_calls.take(self.run_id, name, 0.1):
+                await store.policy_calls.say(self.run_id, asked[0], COUNTED)
         await store.close()
 
 
@@ -170,12 +170,15 @@ def test_every_example_is_accepted(
         worker.start()
     lease = f"/v1/runs/{played}/groups/lease"
     eventually(lambda: api.post(lease).status_code == 201)
-    for id in SESSIONS:
+    talk = ""
+    for id in sorted(id for id, (path, _) in examples.items() if "/{session}/" in path)[::-1]:
         leased = api.post(lease).json()["sessions"][0]["id"]
-        send(id, session=leased)
+        if id == "session_conversations_add":
+            talk = api.post(f"/v1/sessions/{leased}/v1/conversations", json={}).json()["id"]
+        send(id, session=leased, conversation=talk)
     eventually(lambda: len(api.get("/v1/models").json()["data"]) > 0)
     # Before another run is called `grpo`.
-    for id in ("chat_completions_create", "completions_create"):
+    for id in POLICY:
         send(id)
     base = submitted(api, model, {"data": {"dataset": "mine"}}, recipe="grpo", name="base")
     trained(redis_server.url, gateway.data, base)
