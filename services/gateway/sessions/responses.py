@@ -16,7 +16,7 @@ from services.contracts.sessions import SessionName, digest_of
 from services.gateway.dialects.responses_answers import ResponsesWriter, echo_of
 from services.gateway.dialects.responses_requests import chat_body, messages_of
 from services.gateway.openai.answers import TurnRequest
-from services.gateway.openai.errors import SessionProblem
+from services.gateway.openai.errors import SessionProblem, over
 from services.gateway.openai.requests import refused
 from services.gateway.sessions.kept_responses import (
     Kept,
@@ -42,7 +42,7 @@ class Responses:
     """The Responses API of all sessions whose requests reach this process."""
 
     def __init__(self, store: Store, turns: Turns) -> None:
-        self._kept, self._turns = store.kept_responses, turns
+        self._kept, self._sessions, self._turns = store.kept_responses, store.agent_sessions, turns
 
     async def create(
         self,
@@ -106,13 +106,14 @@ class Responses:
     async def begin(
         self, session: SessionName, body: Mapping[str, Any], key: str
     ) -> dict[str, Any]:
-        """Begin a conversation, and return it. `key`: as of `create`."""
+        """Begin a conversation, and return it. `key`: as of `create`. Raises SessionProblem."""
         if unknown := sorted(body.keys() - {"items", "metadata"}):
             raise refused(unknown[0][:100], "is unknown: send items or metadata")
         metadata = body.get("metadata") or {}
         if not isinstance(metadata, dict):
             raise refused("metadata", "must be an object")
         messages = messages_of("items", body.get("items") or [])
+        await self._require_live(session)
         digest = digest_of([*session, key or time.time_ns()])
         id = f"conv_{digest}"
         talk, entries = talk_entry(messages, "", 0) if messages else ("", {})
@@ -140,6 +141,7 @@ class Responses:
         self, session: SessionName, id: str, body: Mapping[str, Any]
     ) -> list[dict[str, Any]]:
         """Add items to a conversation, and return them. Raises SessionProblem."""
+        await self._require_live(session)
         kept = await self._read(session)
         if kept.conversation(id) is None:
             raise not_found("conversation", id)
@@ -157,6 +159,11 @@ class Responses:
         """Delete a conversation. Its responses stay. Raises SessionProblem 404."""
         if not await self._kept.forget(session, f"conversation:{id}", f"end:{id}"):
             raise not_found("conversation", id)
+
+    async def _require_live(self, session: SessionName) -> None:
+        """Raise SessionProblem 409 for a session that is over or was never there."""
+        if reason := await self._sessions.over(*session):
+            raise over(reason)
 
     async def _read(self, session: SessionName) -> Kept:
         return Kept(await self._kept.entries(session), session.run)

@@ -3,7 +3,6 @@ items that it sends back find their turn."""
 
 import json
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import Any
 
 import openai
@@ -236,18 +235,39 @@ def test_what_cannot_be_used_is_refused_by_name(case: str) -> None:
         client_of(policy).post("/responses", body=body, cast_to=Response)
 
 
+class Sessions:
+    """Sessions that are over for a reason, or live, and whose conversations have gone on."""
+
+    def __init__(self, reason: str = "") -> None:
+        self.agent_sessions = self.kept_responses = self
+        self._reason = reason
+
+    async def over(self, *session: Any) -> str:
+        return self._reason
+
+    async def entries(self, session: SessionName) -> dict[str, bytes]:
+        return conversation_entry("conv_1", KeptConversation(0, {}))
+
+    async def keep(self, *arguments: Any) -> bool:
+        return False
+
+
+def kept(sessions: Any) -> Responses:
+    turns: Any = None
+    return Responses(sessions, turns)
+
+
 async def test_items_for_a_conversation_that_has_gone_on_are_refused_and_not_lost() -> None:
-    class Kept:
-        async def entries(self, session: SessionName) -> dict[str, bytes]:
-            return conversation_entry("conv_1", KeptConversation(0, {}))
-
-        async def keep(self, *arguments: Any) -> bool:
-            return False
-
-    store: Any = SimpleNamespace(kept_responses=Kept())
-    nothing: Any = None
-
     with pytest.raises(SessionProblem, match="were not added: send them again") as refused:
-        await Responses(store, nothing).add(SessionName("r", "a", 0), "conv_1", {"items": ASKED})
+        await kept(Sessions()).add(SessionName("r", "a", 0), "conv_1", {"items": ASKED})
 
     assert refused.value.status == 409
+
+
+async def test_no_conversation_begins_or_grows_in_a_session_that_is_not_there() -> None:
+    session = SessionName("r", "a", 0)
+
+    with pytest.raises(SessionProblem, match="this session does not exist"):
+        await kept(Sessions("gone")).begin(session, {}, "")
+    with pytest.raises(SessionProblem, match="this session does not exist"):
+        await kept(Sessions("gone")).add(session, "conv_1", {"items": ASKED})
