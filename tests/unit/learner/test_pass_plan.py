@@ -49,7 +49,7 @@ def test_the_learner_does_what_the_estimate_says(memory: int) -> None:
     plan = plan_for(config(), qwen(), devices, memory * GB)
     said = estimate_run(config(), qwen(), devices, ()).learner.how
     assert said.startswith(plan.parallel)
-    assert said.endswith("computed again") == plan.checkpointing
+    assert ("computed again" in said) == plan.checkpointing
 
 
 def test_a_plan_says_whether_activations_are_kept_and_why() -> None:
