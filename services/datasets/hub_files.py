@@ -9,8 +9,8 @@ from services.datasets.shards import SHARD
 
 PREFIX = "hf://"
 REFERENCE = re.compile(
-    r"(?:hf://)?(?:datasets/)?(?P<name>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w.-]+))?"
-    r"(?:/(?P<config>[\w.-]+))??(?:/(?P<split>[\w.-]+))?"
+    r"(?:hf://)?(?:datasets/)?(?P<name>[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*)"
+    r"(?:@(?P<revision>[\w.-]+))?(?:/(?P<config>[\w.-]+))??(?:/(?P<split>[\w.-]+))?"
 )
 FORMATS = (
     *(".parquet", ".jsonl", ".jsonl.gz", ".ndjson"),

@@ -28,7 +28,9 @@ def test_a_reference_names_revision_config_and_split(text: str, expected: HubRef
     assert hub_reference(text) == expected
 
 
-@pytest.mark.parametrize("text", ["gsm8k", "hf://a/b/c/d/e", "a/b?x", "hf://../../x y"])
+@pytest.mark.parametrize(
+    "text", ["gsm8k", "hf://a/b/c/d/e", "a/b?x", "hf://../../x y", "../..", "a/.."]
+)
 def test_another_text_is_no_reference(text: str) -> None:
     with pytest.raises(DatasetError, match="is no name on the hub"):
         hub_reference(text)
