@@ -21,8 +21,9 @@ from reward.sandbox.sandbox_host import ROOT, ProgramTask, Sandbox, SandboxOptio
 from tests.integration.reward.conftest import Service
 from tests.security.sandboxes import HIDE_LIBSECCOMP, MEMORY, Peak, below, run
 
-SLACK = 128 << 20
-"""Growth between two measurements without a cgroup; with one, `cgroup.SLACK_BYTES`."""
+SLACK = 320 << 20
+"""Growth between two measurements on a busy machine without a cgroup; with one it is
+`cgroup.SLACK_BYTES`."""
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ and for version 3:
 import os
 import signal
 import sys
+import threading
 import time
 from typing import Any
 
@@ -51,7 +52,8 @@ def watch(event: str, arguments: tuple[Any, ...]) -> None:
 def stop() -> None:
     """Stop in the way that HOW names."""
     if HOW in signal.Signals.__members__:
-        os.kill(os.getpid(), signal.Signals[HOW])
+        # To this thread: another one may get to its signals only after this one has gone on.
+        signal.pthread_kill(threading.get_ident(), signal.Signals[HOW])
     while not HOW.startswith("SIG") and not os.path.exists(HOW):
         time.sleep(0.02)
 
