@@ -6,6 +6,7 @@ memory. Logging never waits for Redis, nor fails with Redis: stderr has every li
 
 import asyncio
 import logging
+import sys
 import threading
 from types import TracebackType
 from typing import Self
@@ -73,6 +74,9 @@ class ShippedLogs:
                     self.lines.put_back(lines)
                     is_last = is_last or self._ending.wait(AWAY_SECONDS)
                     self.lines.arrived.set()
+                except Exception as error:
+                    # Later lines may be sent all the same.
+                    sys.stderr.write(f"lines that the log lacks: {len(lines)} ({error!r})\n")
                 if is_last:
                     break
             if store is not None:

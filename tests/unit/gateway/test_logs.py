@@ -207,6 +207,33 @@ def test_without_redis_a_process_ends_in_time_and_logs_to_stderr_alone(tmp_path:
     ]
 
 
+def test_lines_that_cannot_be_written_do_not_end_the_sending_of_later_ones(
+    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = GatewaySettings(redis_url=SecretStr(url(server)))
+    add, tried = process_logs.ProcessLogs.add, threading.Event()
+
+    async def broken_once(logs: Any, lines: Any, pool: str | None = None) -> None:
+        if not tried.is_set():
+            tried.set()
+            raise ValueError("no such character")
+        await add(logs, lines, pool)
+
+    monkeypatch.setattr(process_logs.ProcessLogs, "add", broken_once)
+    with server.client() as client:
+        client.flushall()
+        with ShippedLogs(settings, "gateway/n"):
+            logging.getLogger("gateway").error("first")
+            assert tried.wait(20)
+            logging.getLogger("gateway").error("second")
+        (kept,) = client.xrange(LOGS)
+
+    assert b"second" in kept[1][b"l"]
+    assert "lines that the log lacks: 1 (ValueError('no such character'))" in (
+        capsys.readouterr().err
+    )
+
+
 async def test_a_gateway_takes_each_line_of_the_reward_service_once(
     store: Store, tmp_path: Path
 ) -> None:
