@@ -1,7 +1,8 @@
 """Lines that processes have logged: a bounded stream for each run, and one for the installation.
 
 A line of a learner or worker that names no run belongs to the active run of its pool. So the log of
-a run has the words of each process that worked on it, and all other lines are the installation's.
+a run has the words of each process that worked on it. All other lines are the installation's, and
+so are lines about a run that is deleted.
 """
 
 from collections.abc import Sequence
@@ -42,6 +43,10 @@ class ProcessLogs(StorePart):
         of_runs: dict[str | None, list[WrittenLine]] = {}
         for line in lines:
             of_runs.setdefault(line.run or (as_text(active) if active else None), []).append(line)
+        for run in [*of_runs]:
+            # Otherwise the log of a deleted run would begin again.
+            if run and not await self._redis.exists(run_key(run, "run")):
+                of_runs.setdefault(None, []).extend(of_runs.pop(run))
         for run, written in of_runs.items():
             key, kept = log_key(run), KEPT_OF_RUN if run else KEPT
             pipe = self._redis.pipeline(transaction=False)

@@ -43,6 +43,8 @@ def url(server: Server) -> str:
 async def redis(server: Server) -> AsyncIterator[Redis]:
     client = Redis.from_url(url(server))
     await client.flushall()
+    for run in ("r1", "r2"):
+        await client.hset(run_key(run, "run"), "id", run)
     yield client
     await client.aclose()
 
@@ -78,6 +80,17 @@ async def test_a_line_that_names_no_run_belongs_to_the_active_run_of_its_pool(
     assert texts(await store.process_logs.after(None, "0", 10)) == ["gateway listens"]
     assert 0 < await redis.ttl(run_key("r1", "log")) <= process_logs.KEPT_SECONDS
     assert await redis.ttl(LOGS) == -1
+
+
+async def test_a_line_about_a_deleted_run_is_kept_with_the_installation(
+    store: Store, redis: Redis
+) -> None:
+    await redis.delete(run_key("r1", "run"))
+    await store.process_logs.add([line("run deleted", run="r1"), line("gateway listens")])
+
+    assert not await redis.exists(run_key("r1", "log"))
+    kept = await store.process_logs.after(None, "0", 10)
+    assert {one.text: one.run for one in kept} == {"run deleted": "r1", "gateway listens": None}
 
 
 async def test_a_log_is_bounded(
