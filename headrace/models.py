@@ -103,6 +103,10 @@ class ApiKeyRecord(Model):
     """For people: who or what uses it."""
     role: Literal["read", "submit", "admin"] = "admin"
     """`read` sees everything and changes nothing. `submit` also uploads, submits, changes, cancels and deletes. `admin` also manages keys, and is what workers need."""
+    surface: Literal["all", "openai"] = "all"
+    """`openai`: only `/openai/v1/` and the calls that ask a model. `all`: the API."""
+    project: str | None = None
+    """It sees this project's files, jobs and fine-tuned models alone. Null: those of all projects."""
     created: float
     """Unix time."""
 
@@ -168,6 +172,8 @@ class CancelledRun(Model):
     """What people should know of it."""
     submitter: str = ""
     """Name of the key that submitted it. Empty: older than submitters."""
+    project: str | None = None
+    """The project of OpenAI's API that it belongs to. Null: to none."""
     priority: int = 0
     """Higher goes first in its pool's queue."""
     queue_position: int | None = None
@@ -1303,6 +1309,10 @@ class MadeKey(Model):
     """For people: who or what uses it."""
     role: Literal["read", "submit", "admin"] = "admin"
     """`read` sees everything and changes nothing. `submit` also uploads, submits, changes, cancels and deletes. `admin` also manages keys, and is what workers need."""
+    surface: Literal["all", "openai"] = "all"
+    """`openai`: only `/openai/v1/` and the calls that ask a model. `all`: the API."""
+    project: str | None = None
+    """It sees this project's files, jobs and fine-tuned models alone. Null: those of all projects."""
     created: float
     """Unix time."""
     key: str
@@ -1416,12 +1426,16 @@ class NewItems(Model):
 
 
 class NewKey(Model):
-    """The name and the role of a new key."""
+    """The name of a new key, and what it may do."""
 
     name: str
     """For people: who or what will use it."""
     role: Literal["read", "submit", "admin"] = "admin"
     """`read`: sees everything, changes nothing. `submit`: also uploads, submits, changes and deletes. `admin`: also manages keys, and serves workers."""
+    surface: Literal["all", "openai"] = "all"
+    """`openai`: it reaches only `/openai/v1/` and the calls that ask a model."""
+    project: str | None = None
+    """It sees this project's files, jobs and fine-tuned models alone. What is made with it belongs to the project. Needs `surface: openai`: the rest of the API has no projects."""
 
 
 class NewSession(Model):
@@ -2454,6 +2468,8 @@ class RunRecord(Model):
     """What people should know of it."""
     submitter: str = ""
     """Name of the key that submitted it. Empty: older than submitters."""
+    project: str | None = None
+    """The project of OpenAI's API that it belongs to. Null: to none."""
     priority: int = 0
     """Higher goes first in its pool's queue."""
     queue_position: int | None = None
@@ -2583,6 +2599,8 @@ class RunSummary(Model):
     """What people should know of it."""
     submitter: str = ""
     """Name of the key that submitted it. Empty: older than submitters."""
+    project: str | None = None
+    """The project of OpenAI's API that it belongs to. Null: to none."""
     priority: int = 0
     """Higher goes first in its pool's queue."""
     queue_position: int | None = None

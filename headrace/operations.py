@@ -107,8 +107,9 @@ from headrace.request import EventStream, Files, Request
 
 
 def keys_create(*, body: NewKey | dict[str, Any]) -> Request[MadeKey]:
-    """Make an API key. A key for one person or machine, which can be revoked alone. Its role limits what it may
-    do. A request that needs another role is refused (403), and the refusal names that role."""
+    """Make an API key. A key for one person or machine, which can be revoked alone. Its role, surface and project
+    limit what it may do. A request beyond them is refused (403), and the refusal names the role or
+    the surface."""
     return Request("POST", "/v1/keys", MadeKey, body=body, is_keyed=True)
 
 

@@ -1,7 +1,7 @@
 """`headrace keys …`: API keys besides the installation's first, and links to log in with."""
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -10,6 +10,13 @@ from services.cli.options import AsJson, GatewayURL, connect
 from services.cli.output import ago, escape, out, print_json, table
 
 commands = Commands(help="Make, list and revoke API keys.")
+
+
+class Surface(StrEnum):
+    """The part of the API that a key reaches."""
+
+    ALL = "all"
+    OPENAI = "openai"
 
 
 class Role(StrEnum):
@@ -30,6 +37,17 @@ def add(
             "manages keys, and serves workers."
         ),
     ] = Role.ADMIN,
+    surface: Annotated[
+        Surface,
+        typer.Option(help="openai: only OpenAI's fine-tuning API, and asking models."),
+    ] = Surface.ALL,
+    project: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Only this project's files, jobs and fine-tuned models. Needs --surface openai.",
+        ),
+    ] = None,
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
@@ -37,8 +55,10 @@ def add(
 
     Example:
     headrace keys add alice --role read
+    headrace keys add tuning --role submit --surface openai --project support
     """
-    made = connect(gateway).post("/v1/keys", json={"name": name, "role": role.value})
+    limits = {"role": role.value, "surface": surface.value, "project": project}
+    made = connect(gateway).post("/v1/keys", json={"name": name, **limits})
     if as_json:
         print_json(made)
         return
@@ -69,10 +89,18 @@ def list_all(as_json: AsJson = False, gateway: GatewayURL = None) -> None:
         print_json(keys)
         return
     table(
-        ("ID", "NAME", "ROLE", "MADE"),
-        [(key["id"], escape(key["name"]), key["role"], ago(key["created"])) for key in keys],
+        ("ID", "NAME", "ROLE", "REACHES", "MADE"),
+        [
+            (key["id"], escape(key["name"]), key["role"], _reach(key), ago(key["created"]))
+            for key in keys
+        ],
         "no keys but the first",
     )
+
+
+def _reach(key: dict[str, Any]) -> str:
+    project = key["project"]
+    return key["surface"] if project is None else f"{key['surface']}, project {escape(project)}"
 
 
 @commands.command()

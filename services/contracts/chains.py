@@ -65,6 +65,7 @@ class ChainRecord(BaseModel):
     pool: str = Field(description="The pool that works on its runs.")
     tags: list[str] = Field(default_factory=list, description="Those of its runs.")
     submitter: str = Field("", description="That of its runs.")
+    project: str | None = Field(None, description="That of its runs.")
     priority: int = Field(0, description="That of its runs.")
     state: ChainState = Field(ChainState.RUNNING, description="Its state.")
     reason: str = Field("", description="Why it is in this state, in words.")

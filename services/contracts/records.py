@@ -17,6 +17,9 @@ Tag = Annotated[str, Field(pattern=r"^[^\s,](?:[^\x00-\x1f,]{0,48}[^\s,])?$")]
 Tags = Annotated[list[Tag], Field(max_length=20)]
 Notes = Annotated[str, Field(max_length=10_000)]
 Role = Literal["read", "submit", "admin"]
+Surface = Literal["all", "openai"]
+Project = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+"""A project of OpenAI's API: its files, jobs and models are seen by its keys alone."""
 
 
 class RunState(StrEnum):
@@ -78,6 +81,9 @@ class RunSummary(BaseModel):
     notes: str = Field("", description="What people should know of it.")
     submitter: str = Field(
         "", description="Name of the key that submitted it. Empty: older than submitters."
+    )
+    project: str | None = Field(
+        None, description="The project of OpenAI's API that it belongs to. Null: to none."
     )
     priority: int = Field(0, description="Higher goes first in its pool's queue.")
     queue_position: int | None = Field(
@@ -257,6 +263,15 @@ class ApiKeyRecord(BaseModel):
         "admin",
         description="`read` sees everything and changes nothing. `submit` also uploads, submits, "
         "changes, cancels and deletes. `admin` also manages keys, and is what workers need.",
+    )
+    surface: Surface = Field(
+        "all",
+        description="`openai`: only `/openai/v1/` and the calls that ask a model. `all`: the API.",
+    )
+    project: Project | None = Field(
+        None,
+        description="It sees this project's files, jobs and fine-tuned models alone. Null: those "
+        "of all projects.",
     )
     created: float = Field(description="Unix time.")
 

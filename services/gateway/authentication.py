@@ -10,7 +10,6 @@ revoked.
 import hmac
 import secrets
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 
@@ -19,11 +18,10 @@ from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from services.contracts.records import Role
 from services.contracts.sessions import parse_session_id
+from services.gateway.callers import Caller, refusal_of, with_headers
 from services.gateway.openai.errors import BELOW as SESSIONS
 from services.gateway.problems import away
-from services.gateway.roles import may, needed_role
 from services.http import Problem, discard, foreign, host_of, host_problem, trust
 from services.runtime.api_key import digest, shown_key
 from services.runtime.logs import get_logger
@@ -33,7 +31,8 @@ HEALTH = frozenset({"/healthz", "/readyz"})
 VIEWS = frozenset({"/", "/compare", "/datasets", "/submit", "/try", "/workers"})
 VIEWS_BELOW = ("/chains/", "/datasets/", "/runs/")
 """Addresses of the page's views, all of them one document without data."""
-OPEN = VIEWS | {"/docs", "/guide", "/openapi.json", "/v1/session"}
+PAGE = "/v1/session"
+OPEN = VIEWS | {"/docs", "/guide", "/openapi.json", PAGE}
 """Answered without a key: the page, which then brings a key to `/v1/session`, the description of
 the API, and the guide. Neither these nor health checks show any of the installation's data."""
 OPEN_BELOW = (*VIEWS_BELOW, "/page/", "/static-offline-docs/", "/guide/")
@@ -50,22 +49,6 @@ AGENT = "agent"
 PAGE_SESSION_SECONDS = 7 * 24 * 3600
 
 log = get_logger(__name__)
-
-
-@dataclass(frozen=True)
-class Caller:
-    """The key that a request comes with, or whose session it comes with."""
-
-    name: str
-    """As `GET /v1/keys` lists it."""
-    role: Role
-    digest: str
-
-    @classmethod
-    def of(cls, scope: Scope) -> "Caller":
-        """Return the caller of an authenticated request."""
-        caller: Caller = scope["state"]["caller"]
-        return caller
 
 
 class Keyring:
@@ -97,9 +80,12 @@ class Keyring:
 
     async def begin_page_session(self, key: str) -> str | None:
         """Begin a session for a key, or for the token of a login link. Return the session's token,
-        or None if `key` is neither."""
+        or None if `key` is neither. Raises Problem for a key that the page could not use."""
         shown = digest(key)
-        if await self._known(shown) is None:
+        caller = await self._known(shown)
+        if caller is not None and (problem := refusal_of(caller, "GET", PAGE)):
+            raise problem
+        if caller is None:
             linked = await self._store.page_sessions.use_login(shown)
             if linked is None or await self._known(linked) is None:
                 return None
@@ -116,7 +102,9 @@ class Keyring:
         if hmac.compare_digest(shown, self._first):
             return Caller(FIRST_KEY, "admin", shown)
         record = await self._store.api_keys.find(shown)
-        return None if record is None else Caller(record.name, record.role, shown)
+        if record is None:
+            return None
+        return Caller(record.name, record.role, shown, record.surface, record.project)
 
 
 class Authentication:
@@ -178,22 +166,14 @@ class Authentication:
 
     def _admit(self, scope: Scope, caller: Caller) -> Problem | None:
         """Note the caller of a request, and give its connection the limits of a trusted one. Return
-        a 403 if the role of its key is too low."""
+        the refusal of a request that its key may not make."""
         trust(scope)
+        try:
+            caller = with_headers(caller, scope["path"], Headers(scope=scope))
+        except Problem as problem:
+            return problem
         scope.setdefault("state", {})["caller"] = caller
         return refusal_of(caller, scope["method"], scope["path"])
-
-
-def refusal_of(caller: Caller, method: str, path: str) -> Problem | None:
-    """Return a 403 that names the needed role, or None if the caller has it."""
-    needed = needed_role(method, path)
-    if may(caller.role, needed):
-        return None
-    return Problem(
-        HTTPStatus.FORBIDDEN,
-        f"{method} {path} needs a key with the role {needed}; the key {caller.name!r} has the role "
-        f"{caller.role}. An admin makes one: `headrace keys add NAME --role {needed}`",
-    )
 
 
 def cookie_name(port: str, secure: bool) -> str:

@@ -12,7 +12,8 @@ from services.contracts.chains import ChainRecord
 from services.contracts.config_keys import dataset_names
 from services.contracts.nearest import nearest
 from services.contracts.records import DatasetRecord, RunRecord, RunSummary
-from services.gateway.authentication import Caller, Keyring
+from services.gateway.authentication import Keyring
+from services.gateway.callers import Caller
 from services.gateway.dataset_findings import RowCounting
 from services.gateway.event_followers import Followers
 from services.gateway.idempotency import RequestTry

@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from services.gateway.authentication import Caller
+from services.gateway.callers import Caller
 from services.gateway.openai.errors import BELOW as SESSIONS
 from services.gateway.openai.errors import POLICY
 from services.gateway.problems import away

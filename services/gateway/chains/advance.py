@@ -162,7 +162,7 @@ async def run_of(deps: Dependencies, chain: ChainRecord) -> tuple[RunRecord, lis
     if too_large := refusals(accepted.estimate):
         raise refusal(too_large)
     named = {"id": step.run, "chain": chain.id, "recipe": step.recipe}
-    named["submitter"] = chain.submitter
+    named |= {"submitter": chain.submitter, "project": chain.project}
     if accepted.record.max_steps == 0:
         named["resume_from"] = await _answered(deps, chain, accepted.config)
     return accepted.record.model_copy(update=named), accepted.unfinished

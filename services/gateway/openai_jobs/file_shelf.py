@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from services.gateway.openai_jobs.files import (
     UPLOAD_SECONDS,
     FieldError,
-    FineTuningFile,
+    FileRecord,
     FineTuningPart,
     UploadRecord,
 )
@@ -38,7 +38,7 @@ FILE, UPLOAD, PART = (
 )
 CONTENT, RECORD, PARTS = "content", "record.json", "parts"
 PIECE = 1 << 20
-T = TypeVar("T", FineTuningFile, UploadRecord)
+T = TypeVar("T", FileRecord, UploadRecord)
 
 
 class FileShelf:
@@ -51,8 +51,15 @@ class FileShelf:
         self._now = now
 
     def add(
-        self, id: str, name: str, purpose: str, pieces: Iterable[bytes], seconds: int | None = None
-    ) -> FineTuningFile:
+        self,
+        id: str,
+        name: str,
+        purpose: str,
+        pieces: Iterable[bytes],
+        seconds: int | None = None,
+        project: str | None = None,
+        organization: str | None = None,
+    ) -> FileRecord:
         """Keep a file, after its rows were checked. Return the file of that id if it is there.
         Raises FieldError, OSError."""
         if (known := self.file(id)) is not None:
@@ -70,7 +77,7 @@ class FileShelf:
                 except BadRowError as error:
                     raise FieldError("file", f"{name}: {error}") from None
             created = int(self._now())
-            record = FineTuningFile.model_validate(
+            record = FileRecord.model_validate(
                 {
                     "id": id,
                     "bytes": size,
@@ -78,6 +85,8 @@ class FileShelf:
                     "expires_at": None if seconds is None else created + seconds,
                     "filename": name,
                     "purpose": purpose,
+                    "project": project,
+                    "organization": organization,
                 }
             )
             (beside / RECORD).write_text(record.model_dump_json())
@@ -93,17 +102,17 @@ class FileShelf:
             raise OSError(f"{self._files / id} cannot be made")
         return kept
 
-    def file(self, id: str) -> FineTuningFile | None:
+    def file(self, id: str) -> FileRecord | None:
         """Return a file. Return None if there is none, or if it has expired."""
         if not FILE.fullmatch(id):
             return None
-        record = _read(self._files / id / RECORD, FineTuningFile)
+        record = _read(self._files / id / RECORD, FileRecord)
         if record is None or record.expires_at is None or record.expires_at > self._now():
             return record
         self.delete(id)
         return None
 
-    def files(self) -> list[FineTuningFile]:
+    def files(self) -> list[FileRecord]:
         """Return all files, in no order."""
         records = (self.file(id) for id in _names(self._files))
         return [record for record in records if record is not None]
@@ -183,8 +192,16 @@ class FileShelf:
         if md5 is not None and _md5_of(paths) != md5.lower():
             raise FieldError("md5", "the parts have another checksum: send them again")
         id = f"file-{upload.id.removeprefix('upload_')}"
-        file = self.add(id, upload.filename, upload.purpose, _read_all(paths), upload.file_seconds)
-        done = upload.model_copy(update={"status": "completed", "file": file})
+        file = self.add(
+            id,
+            upload.filename,
+            upload.purpose,
+            _read_all(paths),
+            upload.file_seconds,
+            upload.project,
+            upload.organization,
+        )
+        done = upload.model_copy(update={"status": "completed", "file": file.shown})
         self._write(done)
         self._forget_parts(upload.id)
         return done

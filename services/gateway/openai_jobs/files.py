@@ -2,6 +2,7 @@
 
 import hashlib
 import secrets
+from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any, Literal
 
@@ -29,6 +30,18 @@ class FineTuningFile(BaseModel):
     filename: str = Field(description="As it was sent.")
     purpose: Purpose = Field(description="What it is for.")
     status: Literal["processed"] = Field("processed", description="Its rows were checked.")
+
+
+class FileRecord(FineTuningFile):
+    """A file, with what only the gateway knows."""
+
+    project: str | None = None
+    organization: str | None = None
+
+    @property
+    def shown(self) -> FineTuningFile:
+        """Return the file as clients see it."""
+        return FineTuningFile.model_validate(self.model_dump())
 
 
 class FileList(BaseModel):
@@ -70,11 +83,13 @@ class UploadRecord(FineTuningUpload):
 
     file_seconds: int | None = None
     """Seconds after which the file expires."""
+    project: str | None = None
+    organization: str | None = None
 
     @property
     def shown(self) -> FineTuningUpload:
         """Return the upload as clients see it."""
-        return FineTuningUpload.model_validate(self.model_dump(exclude={"file_seconds"}))
+        return FineTuningUpload.model_validate(self.model_dump())
 
 
 class FineTuningPart(BaseModel):
@@ -136,7 +151,7 @@ def new_id(prefix: str, caller: str, key: str | None) -> str:
 
 
 def page_of(
-    files: list[FineTuningFile], after: str | None, limit: int, is_ascending: bool
+    files: Sequence[FineTuningFile], after: str | None, limit: int, is_ascending: bool
 ) -> FileList:
     """Return the page of files behind `after`. Raises FieldError if there is no such file."""
     ordered = sorted(files, key=lambda file: (file.created_at, file.id), reverse=not is_ascending)

@@ -96,7 +96,8 @@ async def submit(
         await advance(deps, id)
         return await shown(deps, await deps.store.chains.get(id) or written)
     record, warnings, accepted = await accept_chain(deps, submission)
-    record = record.model_copy(update={"submitter": caller.name, "id": id})
+    made_by = {"submitter": caller.name, "project": caller.project}
+    record = record.model_copy(update={**made_by, "id": id})
     await deps.store.chains.add(record)
     log.info("chain queued", chain=record.id, name=record.name, pool=record.pool)
     await advance(deps, record.id)

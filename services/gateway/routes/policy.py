@@ -13,7 +13,8 @@ from redis.exceptions import RedisError
 
 from services.contracts.policy_calls import Piece
 from services.contracts.records import RunRecord
-from services.gateway.dependencies import Dependencies, Deps, find_run
+from services.gateway.callers import Caller
+from services.gateway.dependencies import CallerDep, Dependencies, Deps, find_run
 from services.gateway.dialects.bodies import (
     ASKED,
     MESSAGES_ANSWERED,
@@ -117,9 +118,10 @@ class PolicyMessagesRequest(MessagesRequest):
 
 
 @router.get("/v1/models", operation_id="models_list", summary="Policies that can be asked")
-async def models(deps: Deps) -> OpenAIModels:
+async def models(deps: Deps, caller: CallerDep) -> OpenAIModels:
     """The runs whose policy a worker serves now, and the versions of each that can be asked for."""
-    live = [run for run in await deps.store.runs.live() if run.kind == "rl"]
+    every = await deps.store.runs.live()
+    live = [run for run in every if run.kind == "rl" and caller.sees(run.project)]
     workers = await deps.store.workers.list() if live else []
     names = [(name, int(run.created)) for run in live for name in names_of(run, workers)]
     return OpenAIModels.named(dict(names))
@@ -179,7 +181,7 @@ async def count(
     _admit(deps, http)
     body = chat_body(request.given())
     asked = parse_model(body.get("model"))
-    run = await _run(deps, asked)
+    run = await _run(deps, Caller.of(http.scope), asked)
     call = count_call(body, run.config["data"].get("chat_template_kwargs"))
     call.version = asked.version
     return CountAnswer(input_tokens=await count_tokens(deps.store, deps.policy, run, call))
@@ -207,7 +209,7 @@ async def _answer(deps: Dependencies, http: Request, request: TurnRequest) -> Re
     _admit(deps, http)
     body = request.body
     asked = parse_model(body.get("model"))
-    run = await _run(deps, asked)
+    run = await _run(deps, Caller.of(http.scope), asked)
     variables = run.config["data"].get("chat_template_kwargs")
     most = deps.settings.policy_max_tokens
     call = policy_call(request.kind, body, asked.version, most, variables)
@@ -237,12 +239,17 @@ async def _answer(deps: Dependencies, http: Request, request: TurnRequest) -> Re
     return EventStream(events, headers=headers)
 
 
-async def _run(deps: Dependencies, asked: Asked) -> RunRecord:
+async def _run(deps: Dependencies, caller: Caller, asked: Asked) -> RunRecord:
     """Return the run of a request. Raise SessionProblem."""
+    hidden = not_found(f"there is no run {asked.run[:80]!r}")
     try:
-        return await find_run(deps, asked.run)
+        run = await find_run(deps, asked.run)
     except Problem as problem:
-        raise not_found(problem.detail, problem.status) from None
+        # The sentence names other runs, which the key of a project does not see.
+        raise not_found(problem.detail, problem.status) if caller.sees(None) else hidden from None
+    if not caller.sees(run.project):
+        raise hidden
+    return run
 
 
 async def _until(pieces: AsyncGenerator[Piece, None], until_text: bool) -> list[Piece]:

@@ -230,6 +230,7 @@ async def accept(
         resume_from=previous.id if previous else None,
         resume_step=previous.committed_step if previous and previous.checkpoint else None,
         is_fork=is_fork,
+        project=source.project if source else None,
         created=time.time(),
         max_steps=max_steps,
         dataset_rows=mixture.rows,

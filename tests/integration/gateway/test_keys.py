@@ -142,6 +142,50 @@ def test_a_role_limits_what_a_key_may_do(guarded: GatewayProcess, client: httpx.
         client.delete(f"/v1/keys/{key['id']}")
 
 
+def test_a_key_of_a_project_sees_its_files_alone(
+    guarded: GatewayProcess, client: httpx.Client
+) -> None:
+    there = {"HEADRACE_GATEWAY_URL": guarded.url, "HEADRACE_DATA": str(guarded.data)}
+    limits = ("--role", "submit", "--surface", "openai")
+    key = headrace("keys", "add", "tuning", *limits, "--project", "support", **there).strip()
+    files = f"{guarded.url}/openai/v1/files"
+    row = b'{"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]}'
+
+    def made(**headers: str) -> str:
+        data, rows = {"purpose": "fine-tune"}, {"file": ("rows.jsonl", row)}
+        sent = httpx.post(files, data=data, files=rows, headers=headers)
+        assert "project" not in sent.json()
+        return str(sent.json()["id"])
+
+    def seen(**headers: str) -> list[str]:
+        return [file["id"] for file in httpx.get(files, headers=headers).json()["data"]]
+
+    mine = {"Authorization": f"Bearer {key}", "OpenAI-Organization": "org-1"}
+    all_projects = {"Authorization": client.headers["Authorization"]}
+    ours, theirs = made(**mine), made(**all_projects, **{"OpenAI-Project": "other"})
+    assert seen(**mine) == [ours]
+    assert seen(**all_projects, **{"OpenAI-Project": "other"}) == [theirs]
+    assert {*seen(**all_projects)} == {ours, theirs}
+    for method, path in (("GET", theirs), ("GET", f"{theirs}/content"), ("DELETE", theirs)):
+        assert httpx.request(method, f"{files}/{path}", headers=mine).status_code == 404
+    record = json.loads((guarded.data / "openai" / "files" / ours / "record.json").read_text())
+    assert (record["project"], record["organization"]) == ("support", "org-1")
+    mismatched = httpx.get(files, headers={**mine, "OpenAI-Project": "other"})
+    assert mismatched.json()["error"]["code"] == "mismatched_project"
+    refused = httpx.get(f"{guarded.url}/v1/runs", headers=mine)
+    assert (refused.status_code, "limited to /openai/v1/" in refused.text) == (403, True)
+    assert httpx.get(f"{guarded.url}/v1/models", headers=mine).json()["data"] == []
+    entered = httpx.post(f"{guarded.url}/v1/session", json={"key": key})
+    assert entered.status_code == 403, "the page could show this key nothing"
+    assert "openai, project support" in headrace("keys", "list", **there)
+    refused = client.post("/v1/keys", json={"name": "x", "project": "support"})
+    assert (refused.status_code, "needs surface" in refused.text) == (422, True)
+    for made_key in client.get("/v1/keys").json()["keys"]:
+        client.delete(f"/v1/keys/{made_key['id']}")
+    for file in (ours, theirs):
+        assert httpx.delete(f"{files}/{file}", headers=all_projects).status_code == 200
+
+
 def test_the_command_line_finds_the_key_or_takes_it(
     guarded: GatewayProcess, first: str, tmp_path: Path
 ) -> None:

@@ -1,12 +1,14 @@
-"""The role that each operation needs."""
+"""What a key may do: its role, the part of the API that it reaches, and its project."""
 
 from pathlib import Path
 
 import pytest
+from starlette.datastructures import Headers
 
 from services.contracts.records import Role
-from services.gateway.authentication import Caller, refusal_of
+from services.gateway.callers import Caller, refusal_of, with_headers
 from services.gateway.roles import needed_role
+from services.http import Problem
 
 ADMIN = {
     *("keys_list", "keys_create", "keys_delete", "files_put"),
@@ -49,3 +51,46 @@ def test_a_refusal_names_the_role_that_is_needed(
     if refused is not None:
         assert refused.status == 403
         assert f"a key with the role {needed}; the key 'bob' has the role {role}" in refused.detail
+
+
+PROJECT_KEY = Caller("tuning", "submit", "", "openai", "support")
+
+
+@pytest.mark.parametrize(
+    ("path", "reached"),
+    [
+        *((path, True) for path in ("/openai/v1/files", "/v1/models", "/v1/chat/completions")),
+        *((path, True) for path in ("/v1/responses", "/v1/messages/count_tokens")),
+        *((path, False) for path in ("/v1/runs", "/v1/files/x", "/v1/login", "/metrics")),
+        *((path, False) for path in ("/v1/sessions/x/v1/chat/completions", "/v1/evaluations")),
+    ],
+)
+def test_a_key_of_the_openai_surface_reaches_nothing_else(path: str, reached: bool) -> None:
+    refused = refusal_of(PROJECT_KEY, "GET", path)
+
+    assert (refused is None) == reached
+    if refused is not None:
+        assert refused.status == 403
+        assert "the key 'tuning' is limited to /openai/v1/" in refused.detail
+
+
+def test_a_header_chooses_the_project_of_a_key_without_one() -> None:
+    headers = Headers({"OpenAI-Project": "support", "OpenAI-Organization": "org-1"})
+    anyone = Caller("bob", "admin", "")
+
+    chosen = with_headers(anyone, "/openai/v1/files", headers)
+
+    assert (chosen.project, chosen.organization) == ("support", "org-1")
+    assert with_headers(anyone, "/v1/runs", headers) == anyone
+    assert with_headers(PROJECT_KEY, "/v1/models", Headers()) == PROJECT_KEY
+    assert [chosen.sees(project) for project in ("support", "other", None)] == [True, False, False]
+    assert all(anyone.sees(project) for project in ("support", None))
+
+
+def test_a_header_of_another_project_or_with_control_characters_is_refused() -> None:
+    with pytest.raises(Problem, match="is of project 'support', not 'other'") as refused:
+        with_headers(PROJECT_KEY, "/openai/v1/files", Headers({"OpenAI-Project": "other"}))
+    assert refused.value.status == 401
+    with pytest.raises(Problem, match="OpenAI-Organization: must have 1 to 64 letters") as refused:
+        with_headers(PROJECT_KEY, "/v1/models", Headers({"OpenAI-Organization": "a\x1b[2J"}))
+    assert refused.value.status == 400

@@ -6,9 +6,9 @@ from http import HTTPStatus
 from typing import Annotated
 
 from fastapi import APIRouter, Path
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from services.contracts.records import ApiKeyRecord, Role
+from services.contracts.records import ApiKeyRecord, Project, Role, Surface
 from services.gateway.dependencies import Deps
 from services.gateway.paging import Cursor, Limit, Next, page_of
 from services.http import Problem, responses
@@ -23,7 +23,7 @@ log = get_logger(__name__)
 
 
 class NewKey(BaseModel):
-    """The name and the role of a new key."""
+    """The name of a new key, and what it may do."""
 
     model_config = ConfigDict(
         extra="forbid", json_schema_extra={"example": {"name": "alice", "role": "submit"}}
@@ -37,6 +37,25 @@ class NewKey(BaseModel):
         description="`read`: sees everything, changes nothing. `submit`: also uploads, submits, "
         "changes and deletes. `admin`: also manages keys, and serves workers.",
     )
+    surface: Surface = Field(
+        "all",
+        description="`openai`: it reaches only `/openai/v1/` and the calls that ask a model.",
+    )
+    project: Project | None = Field(
+        None,
+        description="It sees this project's files, jobs and fine-tuned models alone. What is made "
+        "with it belongs to the project. Needs `surface: openai`: the rest of the API has no "
+        "projects.",
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> "NewKey":
+        if self.project is not None and self.surface != "openai":
+            raise ValueError(
+                f"project {self.project!r} needs surface 'openai': the rest of the API has no "
+                "projects"
+            )
+        return self
 
 
 class MadeKey(ApiKeyRecord):
@@ -59,12 +78,11 @@ class KeyList(BaseModel):
     summary="Make an API key",
 )
 async def make(deps: Deps, new: NewKey) -> MadeKey:
-    """A key for one person or machine, which can be revoked alone. Its role limits what it may
-    do. A request that needs another role is refused (403), and the refusal names that role."""
+    """A key for one person or machine, which can be revoked alone. Its role, surface and project
+    limit what it may do. A request beyond them is refused (403), and the refusal names the role or
+    the surface."""
     key = new_key()
-    record = ApiKeyRecord(
-        id=secrets.token_hex(4), name=new.name, role=new.role, created=time.time()
-    )
+    record = ApiKeyRecord(id=secrets.token_hex(4), created=time.time(), **new.model_dump())
     await deps.store.api_keys.add(digest(key), record)
     await keep_copy(keep_key, deps.volume.root, KeyCopy(digest=digest(key), record=record))
     log.info("API key made", id=record.id, name=record.name, role=record.role)

@@ -8,6 +8,7 @@ import anyio.to_thread
 from fastapi import APIRouter, File, Form, Header, Path, Query, Request, UploadFile
 from fastapi.responses import FileResponse
 
+from services.gateway.callers import Caller
 from services.gateway.dependencies import CallerDep, Dependencies, Deps
 from services.gateway.openai.errors import SessionProblem, openai_errors
 from services.gateway.openai_jobs.file_shelf import PIECE, FileShelf
@@ -15,6 +16,7 @@ from services.gateway.openai_jobs.files import (
     DeletedFile,
     FieldError,
     FileList,
+    FileRecord,
     FineTuningFile,
     checked_name,
     checked_purpose,
@@ -91,7 +93,8 @@ async def create(
         kind, lasts = checked_purpose(purpose), expiry_seconds(anchor, seconds)
         name = checked_name(file.filename)
         require_space(deps.settings.data, file.size or 0)
-        return shelf_of(deps).add(id, name, kind, pieces_of(file.file), lasts)
+        pieces, of = pieces_of(file.file), (caller.project, caller.organization)
+        return shelf_of(deps).add(id, name, kind, pieces, lasts, *of)
 
     return await in_thread(add)
 
@@ -123,6 +126,7 @@ def pieces_of(file: BinaryIO) -> Iterator[bytes]:
 )
 async def list_all(
     deps: Deps,
+    caller: CallerDep,
     purpose: Annotated[str | None, Query(description="Only files for this.")] = None,
     limit: Annotated[int, Query(ge=1, le=10_000, description="Files of a page.")] = 10_000,
     order: Annotated[
@@ -133,7 +137,8 @@ async def list_all(
     """The files, page by page."""
 
     def listed() -> FileList:
-        files = [f for f in shelf_of(deps).files() if purpose in (None, f.purpose)]
+        every = [f for f in shelf_of(deps).files() if caller.sees(f.project)]
+        files = [f for f in every if purpose in (None, f.purpose)]
         return page_of(files, after, limit, order == "asc")
 
     return await in_thread(listed)
@@ -146,12 +151,9 @@ async def list_all(
     response_model_exclude_none=True,
     responses=openai_errors(NO_FILE),
 )
-async def get(deps: Deps, file: FileId) -> FineTuningFile:
+async def get(deps: Deps, caller: CallerDep, file: FileId) -> FineTuningFile:
     """A file's name, size and purpose."""
-    record = await in_thread(lambda: shelf_of(deps).file(file))
-    if record is None:
-        raise no_file(file)
-    return record
+    return await find_file(deps, caller, file)
 
 
 @router.delete(
@@ -160,10 +162,10 @@ async def get(deps: Deps, file: FileId) -> FineTuningFile:
     summary="Delete a file",
     responses=openai_errors(NO_FILE),
 )
-async def delete(deps: Deps, file: FileId) -> DeletedFile:
+async def delete(deps: Deps, caller: CallerDep, file: FileId) -> DeletedFile:
     """Delete a file. Datasets that were made of it stay."""
-    shelf = shelf_of(deps)
-    if not await in_thread(lambda: shelf.file(file) is not None and shelf.delete(file)):
+    await find_file(deps, caller, file)
+    if not await in_thread(lambda: shelf_of(deps).delete(file)):
         raise no_file(file)
     return DeletedFile(id=file)
 
@@ -178,12 +180,21 @@ async def delete(deps: Deps, file: FileId) -> DeletedFile:
         **openai_errors(NO_FILE),
     },
 )
-async def content(deps: Deps, file: FileId) -> FileResponse:
+async def content(deps: Deps, caller: CallerDep, file: FileId) -> FileResponse:
     """The file as it was sent."""
+    await find_file(deps, caller, file)
     opened = await in_thread(lambda: shelf_of(deps).open(file))
     if opened is None:
         raise no_file(file)
     return OpenFile(opened, deps.bandwidth)
+
+
+async def find_file(deps: Dependencies, caller: Caller, id: str) -> FileRecord:
+    """Return a file that the caller sees. Raises SessionProblem 404."""
+    record = await in_thread(lambda: shelf_of(deps).file(id))
+    if record is None or not caller.sees(record.project):
+        raise no_file(id)
+    return record
 
 
 def no_file(id: str) -> SessionProblem:

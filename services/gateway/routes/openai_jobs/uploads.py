@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, File, Path, Request, UploadFile
 from pydantic import BaseModel, ConfigDict, Field
 
+from services.gateway.callers import Caller
 from services.gateway.dependencies import CallerDep, Dependencies, Deps
 from services.gateway.openai.errors import SessionProblem, openai_errors
 from services.gateway.openai_jobs.file_shelf import FileShelf, new_upload
@@ -103,7 +104,8 @@ async def create(
             expiry_seconds(lasts.get("anchor"), lasts.get("seconds")),
             time.time(),
         )
-        return shelf_of(deps).begin(record).shown
+        of = {"project": caller.project, "organization": caller.organization}
+        return shelf_of(deps).begin(record.model_copy(update=of)).shown
 
     return await in_thread(begin)
 
@@ -124,7 +126,7 @@ async def add_part(
 ) -> FineTuningPart:
     """Keep a part of a file. Parts may come in any order, and at the same time."""
     await refuse_other_fields(request, {"data"})
-    shelf, record = await _upload_of(deps, upload)
+    shelf, record = await _upload_of(deps, caller, upload)
     id = new_id("part_", caller.digest + upload, idempotency_key)
     return await in_thread(lambda: shelf.add_part(record, id, pieces_of(data.file)))
 
@@ -136,10 +138,12 @@ async def add_part(
     response_model_exclude_none=True,
     responses=openai_errors(NO_UPLOAD),
 )
-async def complete(deps: Deps, upload: UploadId, parts: PartsOfUpload) -> FineTuningUpload:
+async def complete(
+    deps: Deps, caller: CallerDep, upload: UploadId, parts: PartsOfUpload
+) -> FineTuningUpload:
     """Make a file of parts, in the order of `part_ids`. The same request again gets the same
     file."""
-    shelf, record = await _upload_of(deps, upload)
+    shelf, record = await _upload_of(deps, caller, upload)
 
     def completed() -> FineTuningUpload:
         _refuse_others(parts)
@@ -160,16 +164,16 @@ async def complete(deps: Deps, upload: UploadId, parts: PartsOfUpload) -> FineTu
     response_model_exclude_none=True,
     responses=openai_errors(NO_UPLOAD),
 )
-async def cancel(deps: Deps, upload: UploadId) -> FineTuningUpload:
+async def cancel(deps: Deps, caller: CallerDep, upload: UploadId) -> FineTuningUpload:
     """Forget the parts of a file."""
-    shelf, record = await _upload_of(deps, upload)
+    shelf, record = await _upload_of(deps, caller, upload)
     return (await in_thread(lambda: shelf.cancel(record))).shown
 
 
-async def _upload_of(deps: Dependencies, id: str) -> tuple[FileShelf, UploadRecord]:
+async def _upload_of(deps: Dependencies, caller: Caller, id: str) -> tuple[FileShelf, UploadRecord]:
     shelf = shelf_of(deps)
     record = await in_thread(lambda: shelf.upload(id))
-    if record is None:
+    if record is None or not caller.sees(record.project):
         raise SessionProblem(HTTPStatus.NOT_FOUND, f"there is no upload {id[:80]!r}", "upload_id")
     return shelf, record
 

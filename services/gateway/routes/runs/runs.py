@@ -12,7 +12,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
 from services.contracts.records import RunRecord, RunState, RunSummary
-from services.gateway.authentication import Caller
+from services.gateway.callers import Caller
 from services.gateway.dependencies import (
     RUN_PROBLEMS,
     CallerDep,
@@ -170,7 +170,10 @@ async def queue(
             await deps.store.runs.queue_again(written)
         return await _submitted(deps, written)
     accepted = await accept(deps, submission, is_fork=is_fork)
-    record = accepted.record.model_copy(update={"submitter": caller.name, "id": request_try.id})
+    # Whoever continues a project's run leaves it in its project.
+    project = caller.project or accepted.record.project
+    made_by = {"submitter": caller.name, "project": project}
+    record = accepted.record.model_copy(update={**made_by, "id": request_try.id})
     if too_large := refusals(accepted.estimate):
         raise refusal(too_large)
     try:
