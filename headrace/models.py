@@ -2261,6 +2261,8 @@ class Rollouts(Model):
     """The answers; of a step by group."""
     damaged: list[str]
     """Files that cannot be read; answers in them are missing here."""
+    none_because: str | None
+    """Why there are no answers; null if there are some."""
     next: str | None
     """`cursor` of the next page. Null: this is the last page."""
 

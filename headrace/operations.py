@@ -451,7 +451,8 @@ def run_logs_list(
 ) -> Request[LogPage]:
     """Read the log of a run. List what the learner's ranks, the rollout workers and their vLLM logged while they worked on
     the run, with warnings of the gateways and the reward service from that time. The newest 5,000
-    lines of a run are kept, about, for a week after its last line. Arrival orders lines."""
+    lines of a run are kept, about, for a week after its last line. Lines of a page stand in the
+    order of their arrival."""
     return Request(
         "GET",
         "/v1/runs/{run}/logs",
@@ -1231,7 +1232,8 @@ def session_conversations_items(
 def session_conversations_add(
     *, conversation: str, session: str, body: NewItems | dict[str, Any]
 ) -> Request[Items]:
-    """Add items to a conversation. The next request continues the conversation with them."""
+    """Add items to a conversation. The next request continues the conversation with them. A repeated request with its
+    `Idempotency-Key` adds them once. They count as bytes of the session's turns."""
     return Request(
         "POST",
         "/v1/sessions/{session}/v1/conversations/{conversation}/items",

@@ -39,10 +39,9 @@ class HubReference:
     @property
     def dataset_name(self) -> str:
         """Return the name of the dataset here, if the user chooses none."""
-        parts = [self.name.partition("/")[2], self.config or "", self.split or ""]
-        return "-".join(part for part in parts if part not in ("", "main", "default", "train"))[
-            :100
-        ]
+        choice = [self.config or "", self.split or ""]
+        named = [part for part in choice if part not in ("", "main", "default", "train")]
+        return as_dataset_name("-".join([self.name.partition("/")[2], *named]))
 
     def is_met_by(self, source: str) -> bool:
         """Whether a dataset with this `source` was fetched by such a reference."""
@@ -60,6 +59,12 @@ class HubReference:
     def at(self, revision: str, config: str, split: str) -> str:
         """Return the full name of what is meant by this reference now."""
         return f"{PREFIX}{self.name}@{revision}/{config}/{split}"
+
+
+def as_dataset_name(text: str) -> str:
+    """Return a name for a dataset that is like `text`, and that its pattern allows."""
+    kept = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in text.strip())
+    return kept.lstrip("._-")[:100] or "dataset"
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,15 @@ of the installation. Both streams have ids by the same clock, so one id is a pla
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from services.contracts.logs import LEVELS, Level, LogLine, is_of
 from services.contracts.records import RunRecord
 from services.store import Store
 
 PIECE = 500
+BEGIN = "0-0"
+"""The place before the first line of a stream."""
 SHARED = ("gateway", "reward")
 """Processes that serve all runs. Their warnings and errors may concern any run."""
 AFTERWARDS = 10.0
@@ -50,39 +53,52 @@ def wanted_by(process: str | None, level: Level) -> Wanted:
     return lambda line: line.level in levels and (process is None or is_of(line.process, process))
 
 
+class LinesRead(NamedTuple):
+    """Lines of several streams, oldest first."""
+
+    lines: list[LogLine]
+    places: list[str]
+    """For each stream, the id that later lines stand behind."""
+    has_more: bool
+
+
 async def lines_after(
-    store: Store, sources: Sequence[LogSource], wanted: Wanted, id: str, limit: int
-) -> tuple[list[LogLine], bool]:
-    """Return up to about `limit` lines behind the line `id`, oldest first, and whether there are
-    more. Lines with one id are never divided."""
-    lines: list[LogLine] = []
-    for source in sources:
-        place, taken = max(id, source.first, key=order), 0
+    store: Store, sources: Sequence[LogSource], wanted: Wanted, places: Sequence[str], limit: int
+) -> LinesRead:
+    """Return up to `limit` lines behind these places. A stream keeps a place of its own, because a
+    line may arrive in one stream after a line with a larger id in another was read."""
+    matching: list[tuple[int, LogLine]] = []
+    ends = []
+    for number, (source, place) in enumerate(zip(sources, places, strict=True)):
+        end, taken = max(place, source.first, key=order), 0
         while taken <= limit:
-            piece = await store.process_logs.after(source.run, place, PIECE)
-            fitting = [line for line in piece if source.has(line) and wanted(line)]
-            lines += fitting
+            piece = await store.process_logs.after(source.run, end, PIECE)
+            fitting = [(number, line) for line in piece if source.has(line) and wanted(line)]
+            matching += fitting
             taken += len(fitting)
+            end = piece[-1].id if piece else end
             if len(piece) < PIECE:
                 break
-            place = piece[-1].id
-    lines.sort(key=lambda line: order(line.id))
-    if len(lines) <= limit:
-        return lines, False
-    last = order(lines[limit - 1].id)
-    page = [line for line in lines if order(line.id) <= last]
-    return page, len(page) < len(lines)
+        ends.append(end)
+    matching.sort(key=lambda each: order(each[1].id))
+    page, later = matching[:limit], matching[limit:]
+    for number in {number for number, _ in later}:
+        shown = [line.id for of, line in page if of == number]
+        ends[number] = shown[-1] if shown else places[number]
+    return LinesRead([line for _, line in page], ends, bool(later))
 
 
 async def newest_lines(
     store: Store, sources: Sequence[LogSource], wanted: Wanted, count: int
-) -> list[LogLine]:
-    """Return the newest `count` lines, oldest first."""
+) -> LinesRead:
+    """Return the newest `count` lines."""
     lines: list[LogLine] = []
+    ends = []
     for source in sources:
-        place, taken = source.last, 0
-        while taken < count:
-            piece = await store.process_logs.before(source.run, place, PIECE)
+        end, place, taken = "", source.last, 0
+        while taken < count or not end:
+            piece = await store.process_logs.before(source.run, place, PIECE if count else 1)
+            end = end or (piece[0].id if piece else BEGIN)
             within = [line for line in piece if order(line.id) > order(source.first)]
             fitting = [line for line in within if source.has(line) and wanted(line)]
             lines += fitting
@@ -90,8 +106,9 @@ async def newest_lines(
             if len(within) < PIECE:
                 break
             place = piece[-1].id
+        ends.append(end)
     lines.sort(key=lambda line: order(line.id))
-    return lines[-count:] if count else []
+    return LinesRead(lines[-count:] if count else [], ends, False)
 
 
 def order(id: str) -> tuple[int, int]:

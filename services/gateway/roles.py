@@ -6,13 +6,16 @@ from services.contracts.records import Role
 ORDER: tuple[Role, ...] = ("read", "submit", "admin")
 """Each role may do what the roles before it may."""
 SAFE = ("GET", "HEAD", "OPTIONS")
-GRADERS = "/openai/v1/fine_tuning/alpha/graders"
-READING = ("/v1/preview", "/v1/login", f"{GRADERS}/run", f"{GRADERS}/validate")
-"""Paths whose POST changes nothing: a preview, the link that logs in with the same key, and graders
-that are tried."""
+READING = (
+    *("/v1/preview", "/v1/datasets/preview", "/v1/login"),
+    "/openai/v1/fine_tuning/alpha/graders/validate",
+)
+"""Paths whose POST only reads, on this installation: previews, the link that logs in with
+the same key, and a grader that is checked. A grader or a verifier that scores an answer may ask a
+judge that costs money."""
 MANAGING = ("/v1/keys",)
 CODE = "/v1/verifiers"
-"""Files there run as code. An answer is scored with `read`."""
+"""Files there run as code. An answer is scored with `submit`."""
 WORKERS = ("/v1/files/",)
 """Paths that workers on other hosts write to."""
 
@@ -25,7 +28,7 @@ def needed_role(method: str, path: str) -> Role:
     if method in SAFE or path in READING:
         return "read"
     if path == CODE or path.startswith(f"{CODE}/"):
-        return "read" if method == "POST" and path.endswith("/score") else "admin"
+        return "submit" if method == "POST" and path.endswith("/score") else "admin"
     return "admin" if path.startswith(WORKERS) else "submit"
 
 

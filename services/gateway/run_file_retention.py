@@ -22,6 +22,7 @@ from services.contracts.chains import ChainRecord, references, referred
 from services.contracts.events import DeletedData
 from services.contracts.records import RunSummary
 from services.datasets.segments import UNPUBLISHED
+from services.gateway.openai_jobs.file_shelf import FileShelf
 from services.gateway.settings import GatewaySettings
 from services.models.path import named_steps
 from services.payloads import Payloads
@@ -153,6 +154,7 @@ async def prune_finished(store: Store, settings: GatewaySettings) -> None:
     """Prune every run that ended at least `keep_finished_seconds` ago, and delete remains of
     uploads."""
     await anyio.to_thread.run_sync(remove_unfinished, settings.data)
+    await anyio.to_thread.run_sync(FileShelf(settings.data).forget_expired)
     ended = [
         run
         for run in await store.runs.all()

@@ -23,6 +23,6 @@ from services.http.problems import (
     unexpected,
 )
 from services.http.query_parameters import refuse_unused_parameters
-from services.http.sendfile import Bandwidth, OpenFile, byte_range
+from services.http.sendfile import Bandwidth, OpenFile, byte_range, limited
 from services.http.single_headers import SingleHeaders
 from services.http.strict_bodies import StrictBodies, read_body, replayed_body

@@ -10,12 +10,13 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import closing
 from io import BufferedReader
 from typing import Any
 
 import anyio.to_thread
+from starlette.concurrency import iterate_in_threadpool
 from starlette.datastructures import Headers
 from starlette.responses import FileResponse, Response
 from starlette.types import Receive, Scope, Send
@@ -47,6 +48,15 @@ class Bandwidth:
         begin = max(now, self._free_at)
         self._free_at = begin + count / self._rate
         await asyncio.sleep(begin - now)
+
+
+async def limited(pieces: Iterator[bytes], bandwidth: Bandwidth) -> AsyncIterator[bytes]:
+    """Yield the bytes of `pieces` at the rate of `bandwidth`. Each piece is made in a thread."""
+    async for piece in iterate_in_threadpool(pieces):
+        for start in range(0, len(piece), bandwidth.slice):
+            part = piece[start : start + bandwidth.slice]
+            await bandwidth.take(len(part))
+            yield part
 
 
 class SocketSender:

@@ -76,7 +76,7 @@ def rollouts(
         "min_tokens": min_tokens,
         "max_tokens": max_tokens,
     }
-    answers, damaged = _listed(api, path, wanted, limit)
+    answers, damaged, none_because = _listed(api, path, wanted, limit)
     for name in damaged:
         message = f"{name} of the run's rollouts is damaged; its answers are missing here"
         err.print(f"[yellow]warning:[/] {escape(message)}", soft_wrap=True)
@@ -85,24 +85,26 @@ def rollouts(
     elif as_json:
         print_json(answers)
     else:
-        _table(answers, record)
+        _table(answers, none_because)
 
 
 def _listed(
     api: "Gateway", path: str, wanted: dict[str, Any], limit: int
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return up to `limit` answers, and the files that are damaged."""
+) -> tuple[list[dict[str, Any]], list[str], str]:
+    """Return up to `limit` answers, the files that are damaged, and why there are no answers."""
     answers: list[dict[str, Any]] = []
+    none_because = ""
     damaged: dict[str, None] = {}
     cursor = None
     while len(answers) < limit:
         page = api.get(path, **wanted, limit=min(limit - len(answers), PAGE), cursor=cursor)
         answers += page["rollouts"]
         damaged |= dict.fromkeys(page["damaged"])
+        none_because = none_because or page["none_because"] or ""
         cursor = page["next"]
         if cursor is None:
             break
-    return answers, [*damaged]
+    return answers, [*damaged], none_because
 
 
 def _save(api: "Gateway", path: str, step: int | None, file: Path) -> None:
@@ -112,10 +114,7 @@ def _save(api: "Gateway", path: str, step: int | None, file: Path) -> None:
     out.print(f"{escape(str(file))}: {size:,} bytes", soft_wrap=True)
 
 
-def _table(answers: list[dict[str, Any]], record: dict[str, Any]) -> None:
-    empty = "no trained answers fit, or none are kept yet"
-    if record.get("kind") == "sft":
-        empty = "a supervised run samples no answers"
+def _table(answers: list[dict[str, Any]], none_because: str) -> None:
     rows = [
         (
             str(answer["step"]),
@@ -131,7 +130,7 @@ def _table(answers: list[dict[str, Any]], record: dict[str, Any]) -> None:
         for answer in answers
     ]
     columns = ("step", "group/answer", "row", "reward", "advantage", "status", "tokens", "end")
-    table((*columns, "completion"), rows, empty)
+    table((*columns, "completion"), rows, none_because)
 
 
 def _show_groups(

@@ -38,6 +38,8 @@ FILE, UPLOAD, PART = (
 )
 CONTENT, RECORD, PARTS = "content", "record.json", "parts"
 PIECE = 1 << 20
+RECORD_SECONDS = 86_400
+"""How long the record of an upload that has expired stays."""
 T = TypeVar("T", FileRecord, UploadRecord)
 
 
@@ -138,12 +140,7 @@ class FileShelf:
             shutil.rmtree(gone, ignore_errors=True)
 
     def begin(self, record: UploadRecord) -> UploadRecord:
-        """Begin an upload. Return the upload of that id if it is there. Remove what is left of
-        expired uploads."""
-        for id in _names(self._uploads):
-            known = self.upload(id)
-            if known is not None and known.status == "expired":
-                self._forget_parts(id)
+        """Begin an upload. Return the upload of that id if it is there."""
         if (known := self.upload(record.id)) is not None:
             return known
         require_space(self._root, record.bytes)
@@ -215,6 +212,20 @@ class FileShelf:
         self._write(done)
         self._forget_parts(upload.id)
         return done
+
+    def forget_expired(self) -> None:
+        """Delete expired files, the parts of expired uploads, and the records of all uploads a day
+        after they expired or would have. Until then a request that is sent again finds its
+        upload."""
+        self.files()
+        for id in _names(self._uploads):
+            upload = self.upload(id)
+            if upload is None or upload.expires_at + RECORD_SECONDS > self._now():
+                if upload is not None and upload.status == "expired":
+                    self._forget_parts(id)
+                continue
+            shutil.rmtree(self._uploads / id, ignore_errors=True)
+            log.info("an upload's record deleted", upload=id, status=upload.status)
 
     def _paths_of(self, upload: UploadRecord, parts: list[str]) -> list[Path]:
         folder = self._uploads / upload.id / PARTS

@@ -10,10 +10,10 @@ from pydantic import BaseModel, Field
 from services.contracts.logs import Level, LogLine
 from services.gateway.dependencies import RUN_PROBLEMS, Dependencies, Deps, RunDep
 from services.gateway.log_pages import (
+    BEGIN,
     LogSource,
     lines_after,
     newest_lines,
-    order,
     sources_of,
     wanted_by,
 )
@@ -68,7 +68,8 @@ async def of_run(
 ) -> LogPage:
     """List what the learner's ranks, the rollout workers and their vLLM logged while they worked on
     the run, with warnings of the gateways and the reward service from that time. The newest 5,000
-    lines of a run are kept, about, for a week after its last line. Arrival orders lines."""
+    lines of a run are kept, about, for a week after its last line. Lines of a page stand in the
+    order of their arrival."""
     sources = sources_of(record)
     return await _page(deps, sources, process, level, newest, limit, cursor)
 
@@ -97,21 +98,18 @@ async def _page(
     cursor: str | None,
 ) -> LogPage:
     wanted = wanted_by(process, level)
-    id = "0-0" if cursor is None else _id_in(cursor)
-    # Read first: what comes while the lines are read is behind it.
-    end = await deps.store.process_logs.newest_id([source.run for source in sources])
     if newest is not None and cursor is None:
-        lines, has_more = await newest_lines(deps.store, sources, wanted, newest), False
+        read = await newest_lines(deps.store, sources, wanted, newest)
     else:
-        lines, has_more = await lines_after(deps.store, sources, wanted, id, limit)
-    seen = [id, *(line.id for line in lines[-1:]), *([] if has_more else [end])]
-    later = cursor_at((max(seen, key=order),))
-    return LogPage(logs=lines, next=later if has_more else None, later=later)
+        places = [BEGIN] * len(sources) if cursor is None else _ids_in(cursor, len(sources))
+        read = await lines_after(deps.store, sources, wanted, places, limit)
+    later = cursor_at(tuple(read.places))
+    return LogPage(logs=read.lines, next=later if read.has_more else None, later=later)
 
 
-def _id_in(cursor: str) -> str:
-    """Return the id of a line in a cursor. Raises Problem 422."""
-    place = place_in(cursor)
-    if len(place) != 1 or not isinstance(place[0], str) or not ID.fullmatch(place[0]):
+def _ids_in(cursor: str, count: int) -> list[str]:
+    """Return the ids of lines in a cursor, one a stream. Raises Problem 422."""
+    ids = [id for id in place_in(cursor) if isinstance(id, str) and ID.fullmatch(id)]
+    if len(ids) != count:
         raise unknown_cursor(cursor)
-    return place[0]
+    return ids

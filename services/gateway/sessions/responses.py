@@ -77,7 +77,9 @@ class Responses:
         given = len(messages) - 1 - len(earlier)
         talk, id, entries = await self._entries(session, played, messages, given, echo)
         stores = body.get("store") is not False or conversation
-        if stores and not await self._kept.keep(session, entries, conversation, before, talk):
+        if stores and (
+            await self._kept.keep(session, entries, conversation, before, talk) == "elsewhere"
+        ):
             raise _continued(
                 conversation,
                 f"the answer to this one is the response {id}, which is not part of the "
@@ -119,7 +121,8 @@ class Responses:
         talk, entries = talk_entry(messages, "", 0) if messages else ("", {})
         conversation = KeptConversation(int(time.time()), metadata)
         entries |= conversation_entry(id, conversation)
-        await self._kept.keep(session, entries, id, "", talk)
+        if await self._kept.keep(session, entries, id, "", talk, are_items=True) == "full":
+            raise _full("the conversation was not begun")
         return _shown(id, conversation)
 
     async def conversation(self, session: SessionName, id: str) -> dict[str, Any]:
@@ -138,21 +141,28 @@ class Responses:
         return items_of(kept.messages(talk), talk)
 
     async def add(
-        self, session: SessionName, id: str, body: Mapping[str, Any]
+        self, session: SessionName, id: str, body: Mapping[str, Any], key: str
     ) -> list[dict[str, Any]]:
-        """Add items to a conversation, and return them. Raises SessionProblem."""
+        """Add items to a conversation, and return them. `key`: as of `create`. Raises
+        SessionProblem."""
         await self._require_live(session)
         kept = await self._read(session)
         if kept.conversation(id) is None:
             raise not_found("conversation", id)
-        before, new = kept.end_of(id), messages_of("items", body.get("items"))
+        new = messages_of("items", body.get("items"))
         if not new:
             return []
+        before = await self._end_of(session, kept, id, key)
         earlier = kept.messages(before)
         messages = [*earlier, *new]
         talk, entries = talk_entry(messages, before, len(earlier))
-        if not await self._kept.keep(session, entries, id, before, talk):
-            raise _continued(id, "these items were not added: send them again")
+        end = kept.end_of(id)
+        if end == before or kept.messages(end)[: len(messages)] != messages:
+            keeping = await self._kept.keep(session, entries, id, before, talk, are_items=True)
+            if keeping == "elsewhere":
+                raise _continued(id, "these items were not added: send them again")
+            if keeping == "full":
+                raise _full("these items were not added")
         return items_of(messages, talk, len(earlier))
 
     async def end(self, session: SessionName, id: str) -> None:
@@ -219,6 +229,15 @@ def _continued(conversation: str, what: str) -> SessionProblem:
         f"another request has continued the conversation {conversation[:100]} meanwhile; {what}",
         "conversation",
         "conversation_locked",
+    )
+
+
+def _full(consequence: str) -> SessionProblem:
+    return SessionProblem(
+        HTTPStatus.CONFLICT,
+        f"this session would have more bytes than its turns may have, so {consequence}: send fewer "
+        "or shorter items",
+        "items",
     )
 
 

@@ -21,7 +21,7 @@ from services.datasets import (
     import_in_child,
     known_file,
 )
-from services.datasets.hub_files import KNOWN, HubReference
+from services.datasets.hub_files import KNOWN, HubReference, as_dataset_name
 from services.datasets.shards import stem_of_shard
 from services.gateway.dependencies import Dependencies
 from services.gateway.submission.hub_datasets import fetch_split
@@ -172,10 +172,8 @@ def _source(files: list[SourceFile]) -> str:
 def _name_from(filenames: list[str]) -> str:
     """Return the first file's name without its suffix. The names of several files lose their
     numbers."""
-    stem = (stem_of_shard(filenames[0]) if len(filenames) > 1 else filenames[0]).split(".")[0]
-    stem = stem.strip()
-    kept = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in stem)
-    return kept.lstrip("._-")[:100] or "dataset"
+    stem = stem_of_shard(filenames[0]) if len(filenames) > 1 else filenames[0]
+    return as_dataset_name(stem.split(".")[0])
 
 
 async def create_from_hub(

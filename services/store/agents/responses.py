@@ -2,10 +2,14 @@
 session, which expires with the session."""
 
 from collections.abc import Mapping, Sequence
+from typing import Literal, cast
 
 from services.contracts.sessions import SessionName
 from services.store.keys import responses_key
 from services.store.scripts import StorePart
+
+Keeping = Literal["kept", "elsewhere", "full"]
+"""The result for new entries. `elsewhere`: the conversation ends at another message."""
 
 
 class KeptResponses(StorePart):
@@ -38,14 +42,18 @@ class KeptResponses(StorePart):
         conversation: str = "",
         before: str = "",
         after: str = "",
-    ) -> bool:
-        """Keep entries, and move the end of `conversation` from `before` to `after`. Returns False
-        if the conversation ends elsewhere (response_keep.lua)."""
+        *,
+        are_items: bool = False,
+    ) -> Keeping:
+        """Keep entries, and move the end of `conversation` from `before` to `after`
+        (response_keep.lua). `are_items`: the session's agent adds them without a turn, so they are
+        refused if the session would have more bytes than it may."""
         run, attempt, index = session
         flat = [part for pair in entries.items() for part in pair]
-        arguments = [index, conversation, before, after, *flat]
+        arguments = [index, conversation, before, after, int(are_items), *flat]
         names = {"run": run, "attempt": attempt, "index": str(index)}
-        return bool(await self._scripts.run("response_keep", arguments, **names))
+        reply = await self._scripts.run("response_keep", arguments, **names)
+        return cast(Keeping, reply.decode())
 
     async def forget(self, session: SessionName, *names: str) -> bool:
         """Delete entries. Returns False if the session has none of them."""

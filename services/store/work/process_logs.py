@@ -43,19 +43,23 @@ class ProcessLogs(StorePart):
         of_runs: dict[str | None, list[WrittenLine]] = {}
         for line in lines:
             of_runs.setdefault(line.run or (as_text(active) if active else None), []).append(line)
-        for run in [*of_runs]:
+        runs = [run for run in of_runs if run]
+        pipe = self._redis.pipeline(transaction=False)
+        for run in runs:
+            pipe.exists(run_key(run, "run"))
+        for run, is_there in zip(runs, await pipe.execute(), strict=True):
             # Otherwise the log of a deleted run would begin again.
-            if run and not await self._redis.exists(run_key(run, "run")):
+            if not is_there:
                 of_runs.setdefault(None, []).extend(of_runs.pop(run))
-        for run, written in of_runs.items():
-            key, kept = log_key(run), KEPT_OF_RUN if run else KEPT
-            pipe = self._redis.pipeline(transaction=False)
+        pipe = self._redis.pipeline(transaction=False)
+        for named, written in of_runs.items():
+            key, kept = log_key(named), KEPT_OF_RUN if named else KEPT
             for line in written:
                 entry = _Entry(line.time, line.process, line.host, line.text, line.level, line.run)
                 pipe.xadd(key, {"l": msgspec.json.encode(entry)}, maxlen=kept, approximate=True)
-            if run:
+            if named:
                 pipe.expire(key, KEPT_SECONDS)
-            await pipe.execute()
+        await pipe.execute()
 
     async def after(self, run: str | None, id: str, count: int) -> list[LogLine]:
         """Return up to `count` lines behind the line `id` ("0": from the first), oldest first.
@@ -68,11 +72,6 @@ class ProcessLogs(StorePart):
         end = id if id == "+" else f"({id}"
         entries = await self._redis.xrevrange(log_key(run), max=end, count=count)
         return [_parsed(entry, fields) for entry, fields in entries]
-
-    async def newest_id(self, runs: Sequence[str | None]) -> str:
-        """Return the id of the newest line in the logs of `runs`, or "0-0" without a line."""
-        ids = [line.id for run in runs for line in await self.before(run, "+", 1)]
-        return max(ids, key=lambda id: tuple(map(int, id.split("-"))), default="0-0")
 
     async def reward_place(self, holder: str, seconds: float) -> tuple[str, int] | None:
         """Take or prolong the lease on the reward service's log. Return the start and the number of

@@ -33,6 +33,7 @@ def test_trained_answers_are_filtered_and_paged(api: httpx.Client, run: str) -> 
     path = f"/v1/runs/{run}/rollouts"
     listed = api.get(path).json()
     assert (listed["run"], listed["next"], listed["damaged"]) == (run, None, [])
+    assert listed["none_because"] is None
     assert [(row["step"], row["group"], row["sample"]) for row in listed["rollouts"]] == [
         (2, 11, 0), (1, 10, 0), (1, 10, 1),
     ]  # fmt: skip
@@ -49,8 +50,9 @@ def test_trained_answers_are_filtered_and_paged(api: httpx.Client, run: str) -> 
         ("min_tokens=3&row=7", [0]),
         ("row=8", []),
     ):
-        rows = api.get(f"{path}?{query}").json()["rollouts"]
-        assert [row["sample"] for row in rows] == found, query
+        answered = api.get(f"{path}?{query}").json()
+        assert [row["sample"] for row in answered["rollouts"]] == found, query
+        assert answered["none_because"] == (None if found else "no trained answers fit"), query
     first = api.get(f"{path}?limit=1").json()
     second = api.get(f"{path}?limit=5&cursor={first['next']}").json()
     assert first["rollouts"] + second["rollouts"] == listed["rollouts"]

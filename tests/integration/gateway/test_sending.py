@@ -13,7 +13,7 @@ import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from services.http import Bandwidth, OpenFile, byte_range
+from services.http import Bandwidth, OpenFile, byte_range, limited
 from services.http.connections import ConnectionLimits, server_config
 from tests.ports import own_ports
 
@@ -160,3 +160,15 @@ def test_a_range_header_is_read_as_the_standard_says(
     header: str, wanted: tuple[int, int] | None
 ) -> None:
     assert byte_range(header, 10) == wanted
+
+
+async def test_an_archive_that_is_made_while_it_is_sent_keeps_to_the_bandwidth() -> None:
+    bandwidth, pieces = Bandwidth(80), [CONTENT[:MIB], b"", b"end"]
+    began = time.monotonic()
+
+    sent = [piece async for piece in limited(iter(pieces), bandwidth)]
+
+    # 1 MiB at 10 MB/s takes 0.1 s; the last slice is not waited for.
+    assert time.monotonic() - began >= 0.09
+    assert b"".join(sent) == b"".join(pieces)
+    assert max(map(len, sent)) == bandwidth.slice == 500_000

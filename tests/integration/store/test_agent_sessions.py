@@ -1,6 +1,9 @@
 """Sessions of agents in the store: turns are recorded once, under one attempt's lease."""
 
 import time
+from typing import Any, cast
+
+import pytest
 
 from services.contracts.rows.dataset import Row
 from services.contracts.sessions import (
@@ -12,6 +15,8 @@ from services.contracts.sessions import (
     call_id,
     packed,
 )
+from services.gateway.openai.errors import SessionProblem
+from services.gateway.sessions.responses import Responses
 from services.store.agents.calls import Claimed
 from services.store.agents.sessions import AT_ONCE, Opened
 from services.store.keys import responses_key, sessions_key
@@ -104,14 +109,16 @@ async def whole_session(scene: Scene, lease: Lease) -> None:
 async def every_call_about_responses(scene: Scene, session: SessionName) -> None:
     """Keep two responses of one conversation of a session."""
     kept, sessions = scene.store.kept_responses, sessions_key(session.run, session.attempt)
-    assert await kept.keep(session, {"conversation:c": b"c"}, "c", "", "")
+    assert await kept.keep(session, {"conversation:c": b"c"}, "c", "", "") == "kept"
     before = int(await scene.store._redis.hget(sessions, "bytes:0"))
     for _ in range(2):  # a repeated request
         assert await kept.first(session, "tried:k", "") == ""
-        assert await kept.keep(session, {"talk:t": b"four", "response:r": b"five5"}, "c", "", "t")
+        entries = {"talk:t": b"four", "response:r": b"five5"}
+        assert await kept.keep(session, entries, "c", "", "t") == "kept"
     assert int(await scene.store._redis.hget(sessions, "bytes:0")) == before + len(b"fourfive5")
     # A request that began at the same place.
-    assert not await kept.keep(session, {"talk:u": b"u"}, "c", "", "u")
+    assert await kept.keep(session, {"talk:u": b"u"}, "c", "", "u") == "elsewhere"
+    assert await kept.keep(session, {"talk:v": b"v"}, "c", "", "v", are_items=True) == "elsewhere"
     assert await kept.first(session, "tried:k", "t") == ""
     assert await kept.present(session, ["talk:t", "talk:x"]) == [True, False]
     assert await kept.forget(session, "response:r", "conversation:c")
@@ -476,3 +483,40 @@ async def test_an_unreadable_call_is_skipped(scene: Scene) -> None:
     await scene.raw.hset(f"headrace:{{{RUN}}}:calls", f"{lease.attempt}/0/one", b"\xff")
     assert [one.digest for one in await claim(scene)] == ["two"]
     assert await scene.raw.zcard(f"headrace:{{{RUN}}}:calls_due") == 1
+
+
+def texts(items: list[dict[str, Any]]) -> list[str]:
+    return [item["content"][0]["text"] for item in items]
+
+
+async def test_a_repeated_request_adds_its_items_to_a_conversation_once(scene: Scene) -> None:
+    session = SessionName(RUN, (await opened(scene)).attempt, 0)
+    responses = Responses(scene.store, cast(Any, None))
+    talk = (await responses.begin(session, {}, ""))["id"]
+    sums = [{"items": [{"role": "user", "content": text}]} for text in ("1+1", "2+2")]
+
+    first = await responses.add(session, talk, sums[0], "key 1")
+    assert await responses.add(session, talk, sums[0], "key 1") == first
+    await responses.add(session, talk, sums[1], "key 2")
+    # The answer to the first request was lost for long.
+    assert await responses.add(session, talk, sums[0], "key 1") == first
+    with pytest.raises(SessionProblem, match="these items were not added"):
+        await responses.add(session, talk, sums[1], "key 1")
+    await responses.add(session, talk, sums[1], "key 3")
+
+    assert texts(await responses.items(session, talk)) == ["1+1", "2+2", "2+2"]
+
+
+async def test_items_of_conversations_keep_to_the_bytes_of_a_session(scene: Scene) -> None:
+    session = SessionName(RUN, (await opened(scene, max_bytes=3000)).attempt, 0)
+    responses = Responses(scene.store, cast(Any, None))
+    talk = (await responses.begin(session, {}, ""))["id"]
+    items = {"items": [{"role": "user", "content": "x" * 2000}]}
+
+    await responses.add(session, talk, items, "")
+    with pytest.raises(SessionProblem, match="so these items were not added: send fewer"):
+        await responses.add(session, talk, items, "")
+    with pytest.raises(SessionProblem, match="so the conversation was not begun"):
+        await responses.begin(session, {"items": [*items["items"], *items["items"]]}, "")
+
+    assert len(await responses.items(session, talk)) == 1

@@ -76,3 +76,5 @@ def test_a_split_that_is_not_there_lists_the_choices(
 def test_the_dataset_is_named_after_what_is_not_usual() -> None:
     assert hub_reference("openai/gsm8k/main/train").dataset_name == "gsm8k"
     assert hub_reference("openai/gsm8k/socratic/test").dataset_name == "gsm8k-socratic-test"
+    for repository, name in {"_x": "x", "taté": "tat-", "train": "train", "_": "dataset"}.items():
+        assert hub_reference(f"org/{repository}").dataset_name == name

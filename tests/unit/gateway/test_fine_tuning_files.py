@@ -243,6 +243,29 @@ def test_an_upload_is_cancelled_or_expires_with_its_parts(tmp_path: Path) -> Non
     assert [*(tmp_path / "openai" / "uploads" / UPLOAD / "parts").iterdir()] == []
 
 
+@pytest.mark.parametrize("end", ["expired", "cancelled", "completed"])
+def test_the_record_of_an_upload_is_deleted_a_day_after_its_hour(tmp_path: Path, end: str) -> None:
+    shelf = FileShelf(tmp_path, lambda: 1000.0)
+    upload = begun(shelf, now=1000.0)
+    shelf.add_part(upload, PARTS[0], [CONTENT])
+    if end == "cancelled":
+        shelf.cancel(upload)
+    if end == "completed":
+        shelf.complete(upload, PARTS[:1], None)
+    folder, hour = tmp_path / "openai" / "uploads" / UPLOAD, upload.expires_at
+
+    FileShelf(tmp_path, lambda: hour + 86_399.0).forget_expired()
+
+    # A client whose answer was lost for long is told what became of its upload.
+    known = shelf.upload(UPLOAD) if end != "expired" else FileShelf(tmp_path).upload(UPLOAD)
+    assert known is not None
+    assert known.status == end
+    assert [*(folder / "parts").iterdir()] == []
+    FileShelf(tmp_path, lambda: hour + 86_400.0).forget_expired()
+    assert not folder.exists()
+    assert (shelf.file(f"file-{'b' * 24}") is None) == (end != "completed")
+
+
 def test_what_the_api_cannot_do_is_refused_by_name() -> None:
     assert checked_purpose("fine-tune") == "fine-tune"
     assert checked_name("../a/rows.jsonl") == "rows.jsonl"

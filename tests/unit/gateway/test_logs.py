@@ -10,6 +10,7 @@ import httpx
 import pytest
 from pydantic import SecretStr
 from redis.asyncio import Redis
+from redis.asyncio.client import Pipeline
 
 from reward.recent_logs import RecentLogs
 from services.contracts.logs import LogLine, WrittenLine
@@ -103,6 +104,23 @@ async def test_a_log_is_bounded(
     assert texts(await store.process_logs.before("r1", "+", 1)) == ["999"]
 
 
+async def test_lines_of_many_runs_take_two_round_trips(
+    store: Store, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[int] = []
+    execute = Pipeline.execute
+
+    async def counted(pipe: Any, *arguments: Any) -> Any:
+        sent.append(len(pipe.command_stack))
+        return await execute(pipe, *arguments)
+
+    monkeypatch.setattr(Pipeline, "execute", counted)
+    await store.process_logs.add([line("x", run=run) for run in ("r1", "r2", "gone")])
+
+    assert sent == [3, 5]
+    assert len(await store.process_logs.after(None, "0", 10)) == 1
+
+
 async def test_a_damaged_line_hides_no_other_one(store: Store, redis: Redis) -> None:
     await redis.xadd(run_key("r1", "log"), {"l": b"{"})
     await store.process_logs.add([line("next", run="r1")])
@@ -125,22 +143,48 @@ async def test_pages_of_several_streams_have_each_line_once(
         await store.process_logs.add([line("of other things", process, level=level)])
     sources = [LogSource("r1"), LogSource(None, shared_only=True)]
 
-    pages, place = [], "0-0"
+    pages, places = [], ["0-0", "0-0"]
     while True:
-        page, has_more = await lines_after(store, sources, EVERY, place, 7)
+        page, places, has_more = await lines_after(store, sources, EVERY, places, 7)
+        assert len(page) <= 7
         pages += texts(page)
         if not has_more:
             break
-        place = page[-1].id
     # Lines of two streams may arrive in the same millisecond.
     assert sorted(pages, key=int) == [str(number) for number in range(30)]
     for of_run in (True, False):
         numbers = [int(text) for text in pages if bool(int(text) % 3) == of_run]
         assert numbers == sorted(numbers)
-    assert sorted(texts(await newest_lines(store, sources, EVERY, 30)), key=int)[0] == "0"
-    assert len(await newest_lines(store, sources, EVERY, 4)) == 4
+    newest = await newest_lines(store, sources, EVERY, 30)
+    assert sorted(texts(newest.lines), key=int)[0] == "0"
+    assert len((await newest_lines(store, sources, EVERY, 4)).lines) == 4
     of_reward = wanted_by("reward", "debug")
-    assert texts(await newest_lines(store, sources, of_reward, 2)) == ["24", "27"]
+    assert texts((await newest_lines(store, sources, of_reward, 2)).lines) == ["24", "27"]
+    # Of the shared stream, two lines are behind the newest one that belongs to the run.
+    assert newest.places == (await newest_lines(store, sources, EVERY, 0)).places == places
+
+
+async def test_a_follower_of_two_streams_gets_a_line_that_arrives_with_a_smaller_id(
+    store: Store, redis: Redis
+) -> None:
+    sources = [LogSource("r1"), LogSource(None)]
+    await store.process_logs.add([line("first", run="r1"), line("of all")])
+    entries: Any = await redis.xrange(LOGS)
+    fields = entries[0][1]
+    await redis.xadd(run_key("r1", "log"), fields, id="99999999999990-7")
+    page, places, _ = await lines_after(store, sources, EVERY, ["0-0", "0-0"], 10)
+    assert (await newest_lines(store, sources, EVERY, 0)).places == places
+
+    # In the same millisecond, and one before it by the clock of another shard.
+    for id in ("99999999999989-0", "99999999999990-2"):
+        await redis.xadd(LOGS, fields, id=id)
+    later, places, _ = await lines_after(store, sources, EVERY, places, 10)
+
+    assert (len(page), [line.id for line in later]) == (
+        3,
+        ["99999999999989-0", "99999999999990-2"],
+    )
+    assert (await lines_after(store, sources, EVERY, places, 10)).lines == []
 
 
 def test_a_filter_takes_a_process_or_all_of_a_kind_and_levels_from_one_on() -> None:

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from services.contracts.records import RunState, RunSummary
+from services.contracts.records import RunRecord, RunState, RunSummary
 from services.datasets.partial_uploads import UploadDescription, begin_upload, find_upload
 from services.gateway import run_file_retention
+from services.gateway.routes.runs.rollouts import RolloutQuery, rollouts
 from services.gateway.settings import GatewaySettings
 from services.runtime.tasks import end
 from services.store import Unreadable
+from services.volume import Volume
 
 
 @pytest.mark.parametrize("part", ["prune_finished", "sweep_payloads"])
@@ -148,6 +150,21 @@ async def test_a_run_with_damaged_metrics_keeps_its_files_and_the_others_lose_th
         ("whole", "deleted", {"checkpoints": ["step-000002-a"], "rollouts": False, "bytes": 0}),
         ("whole", "deleted", {"checkpoints": [], "rollouts": True, "bytes": 7}),
     ]
+
+
+async def test_a_run_says_that_retention_has_deleted_its_answers(tmp_path: Path) -> None:
+    record = RunRecord(
+        id="c0ffee01", name="old", pool="default", kind="rl", state=RunState.SUCCEEDED,
+        created=1.0, finished=2.0, config={},
+    )  # fmt: skip
+    settings = GatewaySettings(data=tmp_path, keep_rollouts_days=3)
+    deps: Any = SimpleNamespace(settings=settings, volume=Volume(tmp_path))
+
+    listed = await rollouts(deps, record, RolloutQuery())
+
+    assert listed.none_because == (
+        "its answers were deleted 3 days after its end (HEADRACE_KEEP_ROLLOUTS_DAYS)"
+    )
 
 
 def test_what_an_upload_left_whose_gateway_died_is_deleted_after_a_day(tmp_path: Path) -> None:

@@ -248,8 +248,8 @@ class Sessions:
     async def entries(self, session: SessionName) -> dict[str, bytes]:
         return conversation_entry("conv_1", KeptConversation(0, {}))
 
-    async def keep(self, *arguments: Any) -> bool:
-        return False
+    async def keep(self, *arguments: Any, are_items: bool) -> str:
+        return "elsewhere"
 
 
 def kept(sessions: Any) -> Responses:
@@ -259,7 +259,7 @@ def kept(sessions: Any) -> Responses:
 
 async def test_items_for_a_conversation_that_has_gone_on_are_refused_and_not_lost() -> None:
     with pytest.raises(SessionProblem, match="were not added: send them again") as refused:
-        await kept(Sessions()).add(SessionName("r", "a", 0), "conv_1", {"items": ASKED})
+        await kept(Sessions()).add(SessionName("r", "a", 0), "conv_1", {"items": ASKED}, "")
 
     assert refused.value.status == 409
 
@@ -270,4 +270,4 @@ async def test_no_conversation_begins_or_grows_in_a_session_that_is_not_there() 
     with pytest.raises(SessionProblem, match="this session does not exist"):
         await kept(Sessions("gone")).begin(session, {}, "")
     with pytest.raises(SessionProblem, match="this session does not exist"):
-        await kept(Sessions("gone")).add(session, "conv_1", {"items": ASKED})
+        await kept(Sessions("gone")).add(session, "conv_1", {"items": ASKED}, "")

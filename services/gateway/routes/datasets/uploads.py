@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from http import HTTPStatus
 from typing import Annotated
 
@@ -68,24 +68,39 @@ async def upload_of(deps: Dependencies, id: str) -> PartialUpload:
     is_id = re.fullmatch(r"[0-9a-f]{32}", id)
     upload = await anyio.to_thread.run_sync(find_upload, deps.volume.root, id) if is_id else None
     if upload is None:
-        raise Problem(
-            HTTPStatus.NOT_FOUND,
-            f"there is no upload {id[:100]!r}: it became a dataset, or had no part for a day; "
-            "begin it again with POST /v1/uploads",
-        )
+        raise _unknown(id)
     return upload
+
+
+def _unknown(id: str) -> Problem:
+    return Problem(
+        HTTPStatus.NOT_FOUND,
+        f"there is no upload {id[:100]!r}: it became a dataset, was deleted, or had no part for a "
+        "day; begin it again with POST /v1/uploads",
+    )
+
+
+@contextlib.contextmanager
+def while_it_lasts(id: str) -> Iterator[None]:
+    """Have a request for an upload that another request deletes meanwhile refused with 404."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise _unknown(id) from None
 
 
 async def complete_upload(deps: Dependencies, id: str) -> PartialUpload:
     """Return the upload of this id, whose file has arrived. Raises Problem 404, and 409 if parts
     are missing."""
     upload = await upload_of(deps, id)
-    if not upload.is_complete:
-        described = upload.description
+    described = upload.description
+    with while_it_lasts(id):
+        received = upload.received
+    if received < described.bytes:
         raise Problem(
             HTTPStatus.CONFLICT,
-            f"{described.name} is not whole: {upload.received:,} of {described.bytes:,} bytes have "
-            f"arrived; send the others with PUT /v1/uploads/{id}?from_byte={upload.received}",
+            f"{described.name} is not whole: {received:,} of {described.bytes:,} bytes have "
+            f"arrived; send the others with PUT /v1/uploads/{id}?from_byte={received}",
         )
     return upload
 
@@ -163,7 +178,8 @@ async def put(
             )
         await anyio.to_thread.run_sync(require_space, deps.volume.root, len(piece))
         try:
-            position = await anyio.to_thread.run_sync(upload.write, position, piece)
+            with while_it_lasts(upload.description.id):
+                position = await anyio.to_thread.run_sync(upload.write, position, piece)
         except ValueError as error:
             raise Problem(HTTPStatus.CONFLICT, f"{upload.description.name}: {error}") from None
     return _shown(upload)
@@ -197,9 +213,10 @@ async def _pieces(request: Request) -> AsyncIterator[bytes]:
 
 def _shown(upload: PartialUpload) -> Upload:
     described = upload.description
-    return Upload(
-        id=described.id,
-        name=described.name,
-        bytes=described.bytes,
-        received=upload.received,
-    )
+    with while_it_lasts(described.id):
+        return Upload(
+            id=described.id,
+            name=described.name,
+            bytes=described.bytes,
+            received=upload.received,
+        )

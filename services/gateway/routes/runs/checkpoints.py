@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from services.contracts.records import RunRecord
 from services.gateway.dependencies import RUN_PROBLEMS, Dependencies, Deps, RunDep
 from services.gateway.paging import Cursor, Limit, Next, page_of
-from services.http import Problem, responses
+from services.http import Problem, limited, responses
 from services.runtime.logs import get_logger
 from services.volume.kept_checkpoints import KeptCheckpoint, TarStream, kept_checkpoints, pin
 
@@ -112,7 +112,8 @@ async def download(deps: Deps, record: RunDep, step: Step) -> StreamingResponse:
         "Content-Length": str(stream.bytes),
         "Content-Disposition": f'attachment; filename="{name}.tar"',
     }
-    return StreamingResponse(stream.pieces(), media_type="application/x-tar", headers=headers)
+    pieces = limited(stream.pieces(), deps.bandwidth)
+    return StreamingResponse(pieces, media_type="application/x-tar", headers=headers)
 
 
 async def _kept(deps: Dependencies, record: RunRecord) -> list[KeptCheckpoint]:

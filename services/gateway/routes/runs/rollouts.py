@@ -14,8 +14,10 @@ from fastapi.responses import FileResponse, Response
 from pydantic import BaseModel, Field
 
 from services.contracts.groups.rollout import RolloutGroup, RolloutStatus, RolloutSummary
-from services.gateway.dependencies import RUN_PROBLEMS, Deps, RunDep
+from services.contracts.records import RunRecord
+from services.gateway.dependencies import RUN_PROBLEMS, Dependencies, Deps, RunDep
 from services.gateway.paging import Next, cursor_at, place_in, unknown_cursor
+from services.gateway.run_file_retention import rollouts_are_over
 from services.http import OpenFile, Problem, responses
 from services.rollouts.parts import parts_of
 from services.rollouts.reader import Place, group, joined, page
@@ -43,6 +45,10 @@ class Rollouts(BaseModel):
     rollouts: list[RolloutSummary] = Field(description="The answers; of a step by group.")
     damaged: list[str] = Field(
         description="Files that cannot be read; answers in them are missing here."
+    )
+    none_because: str | None = Field(
+        description="Why there are no answers; null if there are some.",
+        examples=["no trained answers fit"],
     )
     next: Next
 
@@ -76,6 +82,10 @@ class RolloutQuery(BaseModel):
     cursor: str | None = Field(
         None, max_length=1000, description="`next` of the page before. Default: the first page."
     )
+
+    @property
+    def has_filter(self) -> bool:
+        return bool(self.model_dump(exclude={"limit", "cursor"}, exclude_none=True))
 
     @property
     def filter(self) -> RolloutFilter:
@@ -114,12 +124,28 @@ async def rollouts(
         place_of_cursor(wanted.cursor),
     )
     shown = await anyio.to_thread.run_sync(read, limiter=READERS)
+    is_empty = not shown.rollouts and not shown.damaged and wanted.cursor is None
+    why = "no trained answers fit" if wanted.has_filter else "no trained answers are kept yet"
     return Rollouts(
         run=record.id,
         rollouts=shown.rollouts,
         damaged=shown.damaged,
+        none_because=(why_none(deps, record) or why) if is_empty else None,
         next=None if shown.next is None else cursor_at(shown.next),
     )
+
+
+def why_none(deps: Dependencies, record: RunRecord) -> str | None:
+    """Say why a run keeps no answers at all. Return None if it may keep some."""
+    if record.kind == "sft":
+        return (
+            "a supervised run samples no answers: `headrace watch` and `headrace report` show its "
+            "validation, and `headrace eval` samples some"
+        )
+    if rollouts_are_over(record, deps.settings):
+        days = deps.settings.keep_rollouts_days
+        return f"its answers were deleted {days:g} days after its end (HEADRACE_KEEP_ROLLOUTS_DAYS)"
+    return None
 
 
 Step = Annotated[int, InPath(ge=1, lt=NUMBER, description="The step.", examples=[12])]

@@ -8,11 +8,10 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from services.contracts.groups.sampled_answer import SampledAnswer
-from services.contracts.records import RunRecord, RunState
-from services.gateway.dependencies import RUN_PROBLEMS, Dependencies, Deps, RunDep
+from services.contracts.records import RunState
+from services.gateway.dependencies import RUN_PROBLEMS, Deps, RunDep
 from services.gateway.paging import Cursor, Limit, Next, cursor_at
-from services.gateway.routes.runs.rollouts import FOLDER, READERS, place_of_cursor
-from services.gateway.run_file_retention import rollouts_are_over
+from services.gateway.routes.runs.rollouts import FOLDER, READERS, place_of_cursor, why_none
 from services.http import responses
 from services.rollouts.sampled import sampled_answers
 
@@ -57,18 +56,9 @@ async def samples(
     if cursor is None and step is None and (not rows or record.state is RunState.FAILED):
         judged = (await deps.store.judged.newest(record.id))[:limit]
     next_page = None if following is None else cursor_at(following)
-    why = None if rows or judged else _none_because(deps, record, step)
-    return RunSamples(run=record.id, samples=rows, judged=judged, none_because=why, next=next_page)
-
-
-def _none_because(deps: Dependencies, record: RunRecord, step: int | None) -> str:
-    if record.kind == "sft":
-        return (
-            "a supervised run samples no answers: `headrace watch` and `headrace report` show its "
-            "validation, and `headrace eval` samples some"
-        )
-    if rollouts_are_over(record, deps.settings):
-        days = deps.settings.keep_rollouts_days
-        return f"its answers were deleted {days:g} days after its end (HEADRACE_KEEP_ROLLOUTS_DAYS)"
     of = f" of step {step}" if step else ""
-    return f"no answers{of}: they are kept when they are judged"
+    why = why_none(deps, record) or f"no answers{of}: they are kept when they are judged"
+    none_because = None if rows or judged else why
+    return RunSamples(
+        run=record.id, samples=rows, judged=judged, none_because=none_because, next=next_page
+    )

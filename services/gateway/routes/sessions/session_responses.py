@@ -145,10 +145,12 @@ async def items(
     summary="Add items to a conversation",
 )
 async def add(
-    deps: Deps, session: Session, conversation: ConversationId, request: NewItems
+    deps: Deps, session: Session, conversation: ConversationId, request: NewItems, http: Request
 ) -> Items:
-    """The next request continues the conversation with them."""
-    return Items.all(await deps.responses.add(session, conversation, request.given()))
+    """The next request continues the conversation with them. A repeated request with its
+    `Idempotency-Key` adds them once. They count as bytes of the session's turns."""
+    key = http.headers.get(HEADER, "")
+    return Items.all(await deps.responses.add(session, conversation, request.given(), key))
 
 
 def _ordered(items: list[dict[str, Any]], order: str) -> Items:
