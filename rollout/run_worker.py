@@ -8,8 +8,9 @@ task for each group. In a run of agents, sessions/call_source.py takes calls ins
 Many groups are in flight, and a finished group frees its slot at once. The worker holds no state
 that outlives a lease: if it dies, its tasks are leased again. It leases nothing while its weights
 may be wrong, and renews leases only while vLLM samples tokens. On SIGTERM it releases its leases
-(work/leases.py). Admission bounds staleness before sampling (store/lua/work/lease.lua); the learner
-requeues groups that became too stale (learner/coordinate/batch_selection.py).
+with what it has sampled (work/leases.py, work/partials.py). Admission bounds staleness before
+sampling (store/lua/work/lease.lua); the learner requeues groups that became too stale
+(learner/coordinate/batch_selection.py).
 """
 
 import asyncio
@@ -30,6 +31,7 @@ from rollout.work.failure_limit import RunCannotWork
 from rollout.work.leases import DRAIN_SECONDS
 from rollout.work.run_work import RunWork, WorkSource
 from services.contracts.records import WorkerRecord
+from services.contracts.wording import counted
 from services.runtime.logs import get_logger
 from services.runtime.tasks import end
 
@@ -107,6 +109,7 @@ class RunWorker:
                 self._work.wake.set()
                 await self._evaluator.release_all()
                 await self._leases.release_on_sigterm(leasing)
+                await self._tell_left()
         finally:
             # Not cancelled at once: a lease that is granted to a cancelled call has no holder.
             self._work.closing = True
@@ -119,6 +122,13 @@ class RunWorker:
                     await self._release_all()
         for task in done:
             task.result()
+
+    async def _tell_left(self) -> None:
+        left = self._work.tasks.partials
+        if left.groups:
+            groups, tokens = counted(left.groups, "group"), counted(left.tokens, "sampled token")
+            detail = f"it was told to stop; other workers continue {groups} with {tokens}"
+            await self._work.run_events.state("left", detail)
 
     async def release_groups(self) -> None:
         """Stop and release all groups and evaluation rows: wrong weights may have sampled their

@@ -15,7 +15,7 @@ from rollout.episodes.own_episode import checked
 from rollout.rewards.combine import AnswerText, SampleScore, earned_score
 from rollout.text.answer_text import prefill, text_of
 from rollout.vllm.client.policy_client import PastDeadline
-from rollout.vllm.client.resume import CUT_OFF
+from rollout.vllm.client.resume import CUT_OFF, Begun
 from rollout.vllm.client.weight_loader import WeightLoader
 from rollout.work.filtering import chosen
 from rollout.work.long_prompts import rendered
@@ -101,6 +101,10 @@ class SampleRequest:
     seed: int | None = None
     deadline: float | None = None
     """Seconds after which the group is truncated or given up, by `rollout.at_deadline`."""
+    leaving: asyncio.Event | None = None
+    """Set when the worker leaves."""
+    begun: Begun | None = None
+    """What another worker has sampled of the group."""
 
 
 async def sample_and_score(
@@ -108,8 +112,9 @@ async def sample_and_score(
 ) -> Sampled:
     """Sample and score completions. Calls `generated` once they are sampled.
 
-    Raises PastDeadline, PromptTooLong, ValueError (the prompt cannot be rendered, or the episode
-    returned a wrong result), RequestRefused, VLLMUnavailable, ScoringRefused, ToolsAway.
+    Raises Interrupted, PastDeadline, PromptTooLong, ValueError (the prompt cannot be rendered, or
+    the episode returned a wrong result), RequestRefused, VLLMUnavailable, ScoringRefused,
+    ToolsAway.
     """
     row, sampling, episode = request.row, request.sampling, context.episode
     assert episode is not None
@@ -123,7 +128,9 @@ async def sample_and_score(
         at_deadline = context.config.rollout.at_deadline
         weights = context.policy.weights
         async with deadline_of(at_deadline, request.deadline, weights) as expired:
-            sampler = PromptSampler(context, sampling, request.seed, expired)
+            sampler = PromptSampler(
+                context, sampling, request.seed, expired, request.leaving, request.begun
+            )
             completions = await episode.run(row, prompt_tokens, request.samples, sampler)
     finally:
         generated()

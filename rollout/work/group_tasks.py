@@ -1,6 +1,7 @@
 """Works on leased tasks: one asyncio task for each, from the lease to its end.
 
-Every lease ends: completed, filtered, dropped with a reason, or released.
+Every lease ends: completed, filtered, dropped with a reason, or released. A worker that leaves
+releases what it has sampled, too (`partials`).
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from structlog.contextvars import bind_contextvars
 from rollout.run_events import RunEvents
 from rollout.tools import ToolsAway
 from rollout.vllm.client.connection import VLLMUnavailable
+from rollout.vllm.client.policy_client import Interrupted
 from rollout.vllm.client.progress import Rate
 from rollout.work.dropped_tasks import kind_of
 from rollout.work.failure_limit import FailureLimit, RunCannotWork
@@ -22,6 +24,7 @@ from rollout.work.group import SampleRequest, sample_and_score
 from rollout.work.hand_in import HandIn
 from rollout.work.leases import Leases
 from rollout.work.long_prompts import cut_event
+from rollout.work.partials import Partials
 from rollout.work.prompt_sampler import task_seed
 from rollout.work.task_rows import RowsAway, TaskRow, TaskRows
 from services.contracts.rows.curriculum import sampled as curriculum_samples
@@ -64,6 +67,7 @@ class GroupTasks:
         self._status = status
         self._look = look
         self._hand_in = HandIn(leases, run_events)
+        self.partials = Partials(leases, run_events)
         self._pause_until = 0.0
 
     @property
@@ -94,6 +98,8 @@ class GroupTasks:
             with panics_as(RuntimeError):
                 await self._sample(lease, live, row)
             self._limit.group_finished()
+        except Interrupted as interrupted:
+            await self.partials.leave(lease, live, row, interrupted.begun)
         except (VLLMUnavailable, ToolsAway, RedisError, GatewayAway, RowsAway) as error:
             # The worker finds out whether vLLM is dead; more requests would not help.
             await self.away(error)
@@ -124,6 +130,8 @@ class GroupTasks:
             config.algorithm.samples_generated,
             task_seed(config.sampling.seed, lease.task),
             config.rollout.straggler_deadline,
+            leases.leaving,
+            await self.partials.begun(lease, row),
         )
         sampled = await sample_and_score(context, request, partial(leases.generated, lease.attempt))
         if sampled.prompt_cut:

@@ -52,6 +52,8 @@ class Leases:
         self._ttl = ttl
         self._changed = changed
         self._held: dict[str, _HeldLease] = {}
+        self.leaving = asyncio.Event()
+        """Set when the worker leaves: groups in vLLM then end with what they have."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -152,6 +154,12 @@ class Leases:
         """End the task without training it. Return False if it was no longer held."""
         return await self.end(attempt, self.tasks.drop, reason, detail)
 
+    async def set_aside(self, attempt: str, oldest: str, blob: bytes) -> bool:
+        """Release a task, and keep its partial `blob` for the next attempt. `oldest` is the version
+        tag of its oldest token. Return False if the partial was not kept."""
+        kept = await self.end(attempt, self.tasks.set_aside, oldest, blob)
+        return bool(kept)
+
     async def release(self, attempts: list[str], cause: str = "", detail: str = "") -> None:
         """Release the tasks, so that other workers can lease them. With a `cause`, a task that
         failed TRIES times is dropped (`dropped_tasks`)."""
@@ -174,11 +182,12 @@ class Leases:
                 held.work.cancel()
 
     async def release_on_sigterm(self, leasing: asyncio.Task[None]) -> None:
-        """Release groups in vLLM at once, so that other workers sample them; groups in scoring get
-        DRAIN_SECONDS to finish. `leasing` is already ending, but Redis may be granting it a lease
-        at this moment."""
-        await self.release_generating()
-        await asyncio.wait([leasing], timeout=DRAIN_SECONDS)
+        """Release groups in vLLM with what they have sampled (`group_tasks`), so that other workers
+        continue them; groups in scoring get DRAIN_SECONDS to finish. `leasing` is already ending,
+        but Redis may be granting it a lease at this moment."""
+        self.leaving.set()
+        sampling = [held.work for held in self._held.values() if held.generating]
+        await asyncio.wait([leasing, *sampling], timeout=DRAIN_SECONDS)
         await self.release_generating()
         if works := [held.work for held in self._held.values()]:
             await asyncio.wait(works, timeout=DRAIN_SECONDS)

@@ -7,9 +7,9 @@ from typing import Any
 
 from rollout.text.answer_text import text_of
 from rollout.text.chat_rendering import QUESTION
-from rollout.vllm.client.policy_client import PastDeadline, RequestRefused
+from rollout.vllm.client.policy_client import Interrupted, PastDeadline, RequestRefused
 from rollout.vllm.client.response import Sample, sampling_params, stopping_after
-from rollout.vllm.client.resume import DEADLINE, mixed, not_sampled, rest_of
+from rollout.vllm.client.resume import DEADLINE, Begun, mixed, not_sampled, rest_of
 from rollout.vllm.model_files import answer_tokens
 from rollout.vllm_plugin.wire import Parsed
 from rollout.work.run_context import RunContext
@@ -30,14 +30,19 @@ class PromptSampler:
         sampling: Sampling,
         seed: int | None,
         expired: asyncio.Event | None = None,
+        leaving: asyncio.Event | None = None,
+        begun: Begun | None = None,
     ) -> None:
-        """`expired` is set at the group's deadline."""
+        """`expired` is set at the group's deadline, `leaving` when the worker leaves. `begun`:
+        samples of the group's first turn that another worker has begun."""
         self.tokenizer = context.tokenizer
         self.ends = frozenset(context.eos)
         self._context = context
         self._sampling = sampling
         self._seed = seed
-        self._expired = expired
+        self._expired, self._leaving = expired, leaving
+        self._begun = begun
+        self._is_first = True
         self._added_tokens = context.tokenizer.get_added_vocab()
 
     def most_tokens(self, prompt_tokens: Sequence[int]) -> int:
@@ -49,8 +54,11 @@ class PromptSampler:
     async def sample(
         self, token_ids: Sequence[int], n: int, stop: str = "", index: int = 0, done: int = 0
     ) -> list[Sample]:
-        """See `episodes.Sampler.sample`. Raises PromptTooLong if the context is full."""
+        """See `episodes.Sampler.sample`. Raises PromptTooLong if the context is full, and
+        Interrupted when the worker leaves. Only a group's first turn can be continued: another
+        worker cannot repeat the turns before a later one."""
         prompt = list(token_ids)
+        is_first, self._is_first = self._is_first, False
         if done and self.most_tokens(prompt[: len(prompt) - done]) <= done:
             return [not_sampled([], "length")]
         tokens_left = answer_tokens(prompt, self._context.context)
@@ -65,7 +73,18 @@ class PromptSampler:
         try:
             if self._expired is not None and self._expired.is_set():
                 raise PastDeadline("the deadline came before the group's next turn")
-            return await self._context.policy.generate(prompt, n, params, self._expired)
+            begun = self._begun if is_first else None
+            continues = begun is not None and (begun.prompt, len(begun.samples)) == (prompt, n)
+            return await self._context.policy.generate(
+                prompt,
+                n,
+                params,
+                self._expired,
+                self._leaving,
+                begun.samples if begun is not None and continues else None,
+            )
+        except Interrupted as error:
+            raise error if is_first else Interrupted(None) from error
         except PastDeadline:
             if not done:
                 raise

@@ -26,7 +26,7 @@ EMPTIED_PARTS = (
     *LIVE_PARTS,
 )
 """Keys that are deleted when a run ends, besides the keys that `close_run.lua` names."""
-IN_FLIGHT_PARTS = ("attempts", "held", "groups", "blobs", "bytes", "plans", "tries")
+IN_FLIGHT_PARTS = ("attempts", "held", "groups", "blobs", "bytes", "plans", "tries", "partials")
 """Keys of the tasks that a run has begun and not ended."""
 RUN_PARTS = (
     *("run", "order", "returned", "lineages", "ledger", "weights", "events", "prompt_filter"),

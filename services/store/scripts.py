@@ -21,7 +21,16 @@ from services.store.keys import PATTERNS
 from services.store.unreadable import is_damage, report
 
 FOLDER = files("services.store") / "lua"
-COMMON = ("basics", "tasks", "lapsed_leases", "groups", "calls", "sessions", "evaluations")
+COMMON = (
+    "basics",
+    "tasks",
+    "lapsed_leases",
+    "groups",
+    "partials",
+    "calls",
+    "sessions",
+    "evaluations",
+)
 """Files of `lua/common` that every script begins with. A file uses functions of earlier ones."""
 _DECLARED = re.compile(r"-- (KEYS|ARGV) (.*)")
 

@@ -6,14 +6,15 @@ prefix cache at every update. So a request that vLLM starts under one version ne
 values of another.
 
 A request that vLLM aborts for an update is resumed from its last token. A request past its deadline
-ends.
+ends. When the worker leaves, requests end with the tokens that they have, for another worker
+(`Interrupted`).
 """
 
 import asyncio
 import contextlib
 import secrets
 from collections.abc import AsyncGenerator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from rollout.vllm.client import canary_request
 from rollout.vllm.client.connection import Reply, VLLMConnection, VLLMUnavailable, message_of
 from rollout.vllm.client.progress import Counters, read_counters
 from rollout.vllm.client.response import Sample, parse_answer, request_body
-from rollout.vllm.client.resume import ABORTED, DEADLINE, joined, rest_of
+from rollout.vllm.client.resume import ABORTED, DEADLINE, Begun, joined, rest_of
 from rollout.vllm.client.weight_loader import CONTROL_SECONDS, WeightLoader
 from rollout.vllm_plugin.wire import (
     CAPACITY,
@@ -52,6 +53,22 @@ class PastDeadline(RuntimeError):
     """A request reached its deadline before anything was sampled."""
 
 
+@dataclass(frozen=True)
+class Ends:
+    """What ends a request early."""
+
+    expired: asyncio.Event | None
+    leaving: asyncio.Event | None
+
+
+class Interrupted(RuntimeError):
+    """The worker leaves. `begun` has the tokens sampled so far; None: nothing can be continued."""
+
+    def __init__(self, begun: Begun | None) -> None:
+        super().__init__("the worker leaves before the samples are done")
+        self.begun = begun
+
+
 class PolicyClient:
     """The client of the server on the Unix socket `socket`. `generate` may be called
     concurrently."""
@@ -76,16 +93,19 @@ class PolicyClient:
         n: int,
         sampling: dict[str, Any],
         expired: asyncio.Event | None = None,
+        leaving: asyncio.Event | None = None,
+        begun: list[Sample] | None = None,
     ) -> list[Sample]:
-        """Return `n` samples of the prompt `token_ids` (see `response.sampling_params`). When
-        `expired` is set, they end with the finish reason `deadline`.
+        """Return `n` samples of the prompt `token_ids` (see `response.sampling_params`), or the
+        rest of the samples `begun`. When `expired` is set, they end with the finish reason
+        `deadline`; when `leaving` is set, with Interrupted.
 
         Raises RequestRefused, VLLMUnavailable, MalformedAnswer, and PastDeadline if `expired` was
         set before every sample had a token. Cancelling the call aborts the request in vLLM.
         """
         self.sampling += 1
         try:
-            return await self._generate(token_ids, n, sampling, expired)
+            return await self._generate(token_ids, n, sampling, Ends(expired, leaving), begun)
         finally:
             self.sampling -= 1
 
@@ -94,15 +114,38 @@ class PolicyClient:
         token_ids: list[int],
         n: int,
         sampling: dict[str, Any],
-        expired: asyncio.Event | None,
+        ends: Ends,
+        begun: list[Sample] | None,
     ) -> list[Sample]:
-        begun = await self._request(token_ids, n, sampling, expired)
+        if begun is None:
+            if await self._leaves(ends):
+                raise Interrupted(None)
+            begun = await self._request(token_ids, n, sampling, ends)
         if all(sample.finish_reason != ABORTED for sample in begun):
             return begun
-        return await together(
-            self._finish(token_ids, index, sample, sampling, expired)
+        samples = await together(
+            self._finish(token_ids, index, sample, sampling, ends)
             for index, sample in enumerate(begun)
         )
+        if any(sample.finish_reason == ABORTED for sample in samples):
+            # A constraint covers the whole answer from its first token.
+            constrained = "structured_outputs" in sampling
+            raise Interrupted(None if constrained else Begun(token_ids, samples))
+        return samples
+
+    async def _leaves(self, ends: Ends) -> bool:
+        """Wait until requests may be sent, or the worker leaves. Return whether it leaves."""
+        if ends.leaving is None:
+            return False
+        if not self.weights.open.is_set():
+            waits = [
+                asyncio.create_task(event.wait()) for event in (self.weights.open, ends.leaving)
+            ]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                await end(waits)
+        return ends.leaving.is_set()
 
     async def _finish(
         self,
@@ -110,7 +153,7 @@ class PolicyClient:
         index: int,
         sample: Sample,
         sampling: dict[str, Any],
-        expired: asyncio.Event | None,
+        ends: Ends,
     ) -> Sample:
         # A constraint covers the whole answer from its first token, so the answer restarts.
         anew, updates = "structured_outputs" in sampling, 0
@@ -124,25 +167,28 @@ class PolicyClient:
                     "forced call, was whole, and with rollout.update_mode abort it begins anew "
                     "each time: let the run use keep, or ask for fewer tokens"
                 )
-            if expired is not None and expired.is_set():
+            if await self._leaves(ends):
+                return sample
+            if ends.expired is not None and ends.expired.is_set():
                 if not done:
                     raise PastDeadline("nothing was sampled before the deadline")
                 return replace(sample, finish_reason=DEADLINE)
             remaining = rest_of(sampling, index, len(done))
             if remaining["max_tokens"] < 1:
                 return replace(sample, finish_reason="length")
-            (more,) = await self._request([*token_ids, *done], 1, remaining, expired)
+            (more,) = await self._request([*token_ids, *done], 1, remaining, ends)
             sample = joined(sample, more) if done else more
         return sample
 
     async def _request(
-        self, token_ids: list[int], n: int, sampling: dict[str, Any], expired: asyncio.Event | None
+        self, token_ids: list[int], n: int, sampling: dict[str, Any], ends: Ends
     ) -> list[Sample]:
         """Send one request. Aborted samples are returned as they are."""
         await self.weights.open.wait()
         id = secrets.token_hex(8)
         body = request_body(token_ids, n, sampling, self.weights.live, id)
-        watch = [] if expired is None else [asyncio.create_task(self._abort_at(expired, id))]
+        events = [event for event in (ends.expired, ends.leaving) if event is not None]
+        watch = [asyncio.create_task(self._abort_at(event, id)) for event in events]
         try:
             response = await self._connection.send("POST", GENERATE, content=body)
         finally:
@@ -196,10 +242,10 @@ class PolicyClient:
         message: dict[str, Any] = msgspec.json.decode(response.content)
         return message
 
-    async def _abort_at(self, expired: asyncio.Event, id: str) -> None:
-        """When `expired` is set, abort the request in vLLM again and again until it has
+    async def _abort_at(self, event: asyncio.Event, id: str) -> None:
+        """When `event` is set, abort the request in vLLM again and again until it has
         answered."""
-        await expired.wait()
+        await event.wait()
         while True:
             with contextlib.suppress(VLLMUnavailable):
                 # Repeated, since vLLM may not have queued all samples yet.

@@ -6,7 +6,7 @@ Episodes that insert tokens do the same.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -23,6 +23,20 @@ DEADLINE = "deadline"
 """Our finish reason of a completion whose group reached `rollout.straggler_deadline`."""
 CUT_OFF = ("length", DEADLINE)
 """Finish reasons of a truncated completion."""
+
+
+@dataclass(frozen=True)
+class Begun:
+    """The samples of one prompt, some of them interrupted."""
+
+    prompt: list[int]
+    samples: list[Sample]
+    worker: str = ""
+    """The worker that has sampled them, if it is another one."""
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(sample.token_ids) for sample in self.samples)
 
 
 def rest_of(sampling: dict[str, Any], index: int, done: int) -> dict[str, Any]:

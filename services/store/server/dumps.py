@@ -33,8 +33,8 @@ from services.store.unreadable import as_text
 
 UNSAVED_PARTS = (*LIVE_PARTS, "log")
 """Keys that expire."""
-BY_FIELD = ("blobs",)
-"""Hashes that may outgrow what Redis takes in one piece (512 MB): waiting groups."""
+BY_FIELD = ("blobs", "partials")
+"""Hashes that may outgrow what Redis takes in one piece (512 MB): waiting groups, and partials."""
 FIELDS_AT_ONCE = 64
 SHARED = (SCHEMA, DATASETS, DATASET_NAMES, API_KEYS)
 FIRST = (CHAINS, OPEN_CHAINS)

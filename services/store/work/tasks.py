@@ -6,7 +6,7 @@ Every call may be repeated: the client repeats a call whose reply was lost.
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 from services.contracts.groups.group_lengths import GroupLengths
 from services.contracts.rows.task import TaskPosition
@@ -29,12 +29,18 @@ FILTERED = (
 )
 
 
+Partial = Literal["", "continued", "stale"]
+
+
 @dataclass(frozen=True)
 class Lease:
     """One attempt at a task."""
 
     attempt: str
     position: TaskPosition
+    partial: Partial = ""
+    """`continued`: an earlier attempt has left a partial (`partial`). `stale`: it was deleted,
+    because no batch may train it any more."""
 
     @property
     def task(self) -> int:
@@ -93,10 +99,10 @@ class Tasks(StorePart):
             await self._fail(run, EXHAUSTED.format(run=run, last=await self._last_dropped(run)))
         if refusal == "filtered_group":
             await self._fail(run, await self._why_filtered(run))
-        leases = [
-            Lease(attempt, TaskPosition.parse(task))
-            for attempt, task in zip(pairs[::2], pairs[1::2], strict=True)
-        ]
+        leases = []
+        for attempt, task in zip(pairs[::2], pairs[1::2], strict=True):
+            position, _, partial = task.partition(" ")
+            leases.append(Lease(attempt, TaskPosition.parse(position), cast(Partial, partial)))
         return Granted(refusal, leases)
 
     async def any_finished(self, run: str) -> bool:
@@ -207,6 +213,18 @@ class Tasks(StorePart):
         of dropped tasks."""
         arguments = [cause, detail, limit, *attempts]
         return int(await self._scripts.run("release", arguments, run=run))
+
+    async def set_aside(self, run: str, attempt: str, oldest: str, blob: bytes) -> bool | None:
+        """End an attempt, return its task, and keep `blob`, the partial that the next attempt
+        continues. `oldest` is the version tag of its oldest token. Returns False if there is no
+        space for it, and None if the attempt is no longer held."""
+        reply = await self._scripts.run("set_aside", [attempt, oldest, blob], run=run)
+        return None if reply == 0 else reply == 1
+
+    async def partial(self, run: str, task: int) -> bytes | None:
+        """Return the partial of a task as `services.payloads` reads it, or None."""
+        blob: bytes | None = await self._redis.hget(run_key(run, "partials"), str(task))
+        return blob
 
     async def _end(self, script: str, run: str, attempt: str, arguments: list[Any]) -> Any:
         """Run a script that ends an attempt together with its sessions."""

@@ -6,10 +6,13 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 from redis.asyncio import Redis
 
+from rollout.work.partial_group import begun_group
 from services.contracts.events import Event
+from services.contracts.groups.trajectory import decode
 from services.store.keys import run_key
 from tests.evaluating import request
 from tests.integration.launch.conditions import eventually
@@ -66,7 +69,52 @@ async def test_a_runs_events_show_its_worker_from_start_to_stop(
     assert starting["detail"] == "vLLM starts; at most 600 s (rollout.vllm.startup_seconds)"
     assert ready["state"] == "ready"
     assert ready["detail"].startswith("vLLM serves after ")
-    assert (left["state"], left["detail"]) == ("left", "it was told to stop")
+    assert left["state"] == "left"
+    assert left["detail"].startswith("it was told to stop")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+async def test_another_worker_continues_what_a_worker_had_sampled_when_told_to_stop(
+    working: Work, tmp_path: Path, number: signal.Signals
+) -> None:
+    go_on, sampled = tmp_path / "go-on", 60
+    script = {"tokens_per_second": 400, "hang_after": sampled, "hang_until": str(go_on)}
+    sections: dict[str, Any] = {
+        "rollout": {
+            "groups_in_flight": 1,
+            "lease_seconds": 4.0,
+            "vllm": {"max_model_len": 128, "max_num_seqs": 2},
+        },
+        "sampling": {"max_tokens": 100, "ignore_eos": True},
+    }
+    async with working(tmp_path, [SHORT], script, **sections) as one:
+        first = await one.sampled(sampled)
+        os.kill(first.pid, number)
+        if number == signal.SIGTERM:
+            begun = begun_group(decode(await one.partial(0)))
+        go_on.touch()
+        group = await one.group(0)
+        events = await one.events(lambda found: len(told(found, "worker")) >= 3)
+        ends = [said["detail"] for said in told(events, "worker") if said["state"] == "left"]
+        assert await one.store.tasks.partial(RUN, 0) is None
+
+    assert group.lengths.tolist() == [100, 100]
+    assert group.header.worker != first.id
+    if number == signal.SIGKILL:
+        # The next worker starts again.
+        assert ends == []
+        assert len(group.spans) == 2
+        return
+    assert begun.worker == first.id
+    assert sampled <= begun.tokens < 200
+    assert ends[0] == (
+        f"it was told to stop; other workers continue 1 group with {begun.tokens} sampled tokens"
+    )
+    assert begun.prompt == group.prompt_tokens.tolist()
+    for i, sample in enumerate(begun.samples):
+        kept = slice(100 * i, 100 * i + len(sample.token_ids))
+        assert group.tokens[kept].astype("i4").tobytes() == sample.token_ids.tobytes()
+        assert group.logprobs[kept].tobytes() == sample.logprobs.tobytes()
 
 
 async def test_the_first_failed_start_of_vllm_is_an_event_of_the_run(

@@ -25,7 +25,7 @@ from services.contracts.config import RLConfig, parse_config
 from services.contracts.config.model import BPETokenizer, ScratchModel
 from services.contracts.events import Event
 from services.contracts.groups.trajectory import TrajectoryGroup, decode
-from services.contracts.records import DatasetRecord
+from services.contracts.records import DatasetRecord, WorkerRecord
 from services.contracts.rows.dataset import Row
 from services.contracts.weights import WeightFile, WeightManifest
 from services.datasets.segments import write_segment
@@ -61,6 +61,22 @@ class Working:
             (kept,) = await self.store.trajectories.payloads(RUN, [task])
             if kept is not None:
                 return decode(await self.payloads.read(kept))
+            await asyncio.sleep(0.02)
+
+    async def partial(self, task: int) -> bytes:
+        """What a worker has left of a task."""
+        while True:
+            left = await self.store.tasks.partial(RUN, task)
+            if left is not None:
+                return left
+            await asyncio.sleep(0.02)
+
+    async def sampled(self, tokens: int) -> WorkerRecord:
+        """The worker, once its vLLM has sampled so many tokens."""
+        while True:
+            for worker in await self.store.workers.list("default"):
+                if worker.tokens_total >= tokens:
+                    return worker
             await asyncio.sleep(0.02)
 
     async def events(self, until: Callable[[list[Event]], bool]) -> list[Event]:

@@ -267,6 +267,7 @@ async def whole_life(scene: Scene) -> None:
     assert await store.chains.open() == [chain.id]
     await store.chains.delete(chain.id)
     assert await store.tasks.release(RUN, [leases[5].attempt]) == 0
+    assert await store.tasks.set_aside(RUN, leases[5].attempt, "aaa:0", b"") is None
     assert await store.tasks.filter_group(RUN, leases[6].attempt, "", 1.0)
     assert await store.trajectories.filtered(RUN) == (1, 1.0)
     groups = sorted(await store.trajectories.read(RUN, wait=1), key=lambda g: int(g.task[0]))

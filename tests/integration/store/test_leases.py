@@ -4,6 +4,7 @@ import pytest
 
 from services.contracts.groups.group_lengths import GroupLengths
 from services.store.keys import run_key
+from services.store.work.tasks import Lease
 from tests.integration.store.scene import Scene, tasks
 
 # --- renew, release, drop -----------------------------------------------------------------------
@@ -97,6 +98,87 @@ async def test_a_drop_forgets_how_often_the_task_failed(scene: Scene) -> None:
     (lease,) = await scene.leased(1)
     await scene.store.tasks.drop("r1", lease.attempt, "bad_reference", "")
     assert await scene.tries() == {}
+
+
+# --- partials -----------------------------------------------------------------------------------
+
+
+async def set_aside(scene: Scene, lease: Lease, oldest: str = "aaa:0") -> bool | None:
+    return await scene.store.tasks.set_aside("r1", lease.attempt, oldest, b"begun")
+
+
+async def test_a_partial_is_continued_by_the_next_attempt_and_goes_with_its_task(
+    scene: Scene,
+) -> None:
+    await scene.start(eta=9)
+    first, other = await scene.leased(2)
+    assert await set_aside(scene, first)
+    assert await set_aside(scene, first) is None
+    assert await scene.weight() == len(b"begun")
+
+    (again,) = await scene.leased(1)
+    assert (again.task, again.partial, other.partial) == (0, "continued", "")
+    assert await scene.store.tasks.partial("r1", 0) == b"begun"
+    assert not await scene.complete(first)
+    # A worker that is killed leaves the partial to the next one.
+    await scene.lapse(again)
+    (last,) = await scene.leased(1)
+    assert (last.task, last.partial) == (0, "continued")
+    assert await scene.complete(last)
+    assert await scene.store.tasks.partial("r1", 0) is None
+    assert await scene.weight() == len(b"group")
+
+
+async def test_a_repeated_lease_names_the_same_partials(scene: Scene) -> None:
+    await scene.start(eta=9)
+    (first,) = await scene.leased(1)
+    await set_aside(scene, first)
+    names = ["a" * 16, "b" * 16]
+    arguments = ["w", "aaa", 0, 2, 60_000, 100, *names]
+    replies = [await scene.store.tasks._scripts.run("lease", arguments, run="r1") for _ in range(2)]
+    assert replies[0] == replies[1]
+    assert replies[0][2::2] == [b"0:0:100:0 continued", b"1:0:100:1"]
+
+
+@pytest.mark.parametrize("ends", ["drop", "filter_group", "skip", "release"])
+async def test_a_task_that_ends_or_fails_loses_its_partial(scene: Scene, ends: str) -> None:
+    await scene.start(eta=9, max_filtered=10)
+    (first,) = await scene.leased(1)
+    await set_aside(scene, first)
+    (again,) = await scene.leased(1)
+    call, store = getattr(scene.store.tasks, ends), scene.store
+    match ends:
+        case "drop":
+            await call("r1", again.attempt, "too_long", "")
+        case "filter_group":
+            await call("r1", again.attempt, "", 1.0)
+        case "skip":
+            await call("r1", again.attempt, "")
+        case _:
+            await call("r1", [again.attempt], cause="refused")
+    assert await store.tasks.partial("r1", 0) is None
+    assert await scene.weight() == 0
+
+
+async def test_a_partial_that_no_batch_may_train_any_more_is_dropped(scene: Scene) -> None:
+    await scene.start(eta=1)
+    leases = await scene.leased(3)
+    for lease, oldest in zip(leases, ("aaa:0", "aaa:1", "bbb:1"), strict=True):
+        assert await set_aside(scene, lease, oldest)
+    await scene.raw.hset(run_key("r1", "run"), "version", 2)
+    again = await scene.leased(3, version=2)
+    assert [lease.partial for lease in again] == ["stale", "continued", "stale"]
+    assert await scene.weight() == len(b"begun")
+    # The learner waits for a continued group as for one of its oldest token's version.
+    assert await scene.store.trajectories.in_flight("r1", "aaa") == {1: 1, 2: 2}
+
+
+async def test_partials_and_waiting_groups_share_the_space_of_the_stream(scene: Scene) -> None:
+    await scene.start(eta=9, budget=len(b"begun") + 1)
+    first, second = await scene.leased(2)
+    assert await set_aside(scene, first)
+    assert await set_aside(scene, second) is False
+    assert await scene.returned() == [0, 1]
 
 
 # --- filtered -------------------------------------------------------------------------------------

@@ -42,6 +42,23 @@ async def stored(scene: Scene) -> list[bytes]:
     return [kept for kept in found if kept is not None]
 
 
+async def test_a_large_partial_is_kept_until_its_task_is_done(
+    scene: Scene, payloads: Payloads
+) -> None:
+    await scene.start(batch=2, eta=9)
+    (lease,) = await scene.leased(1)
+    kept = await payloads.stored(owner(lease), LARGE)
+    assert await scene.store.tasks.set_aside(RUN, lease.attempt, "aaa:0", kept)
+    assert await payloads.sweep(RUN) == 0
+
+    (again,) = await scene.leased(1)
+    left = await scene.store.tasks.partial(RUN, again.task)
+    assert left is not None
+    assert await payloads.read(left) == LARGE
+    assert await scene.complete(again, b"small")
+    assert await payloads.sweep(RUN) == 1
+
+
 async def test_a_large_group_weighs_as_much_as_its_reference_until_its_commit(
     scene: Scene, payloads: Payloads, place: PayloadPlace
 ) -> None:

@@ -23,7 +23,12 @@ class Asked:
         self.params: list[dict[str, Any]] = []
 
     async def generate(
-        self, token_ids: list[int], n: int, params: dict[str, Any], cut: asyncio.Event | None
+        self,
+        token_ids: list[int],
+        n: int,
+        params: dict[str, Any],
+        cut: asyncio.Event | None,
+        *_: Any,
     ) -> list[Sample]:
         self.params.append(params)
         if cut is not None and cut.is_set():

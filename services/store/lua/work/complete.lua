@@ -10,7 +10,7 @@
 --   last_finished             the position at the last completion: no task leased since has finished (lease.lua)
 --   finished, filtered        groups of the present batch that were completed, and filtered (filter_group.lua)
 --   accepted                  all groups of the run (live_refused.lua)
--- KEYS attempts held groups blobs bytes returned order run plans sessions_ready sessions
+-- KEYS attempts held groups blobs bytes returned order run plans partials sessions_ready sessions
 -- ARGV attempt min_version lineage blob lengths row passed
 --   row, passed: with a curriculum; missing without one
 -- Reply 1 accepted, 0 discarded, 2 the stream is full
@@ -30,6 +30,7 @@ end
 local granted, version, waits = string.match(redis.call('HGET', held, attempt) or '', '(%S+):(%d+)( ?%a*)$')
 local task = end_attempt(attempts, held, attempt)
 end_sessions(sessions_ready, sessions, attempt, 'completed')
+forget_partial(partials, bytes, task)
 redis.call('HSET', blobs, position_of(task), blob)
 redis.call('INCRBY', bytes, #blob)
 redis.call('XADD', groups, '*', 'task', task, 'min_version', min_version, 'lineage', lineage, 'bytes', #blob,

@@ -16,9 +16,11 @@
 -- sessions; those of the lost reply are leased again once they lapse.
 --
 -- O(tasks leased + attempts lapsed since the last call), not O(in flight); for a live run O(in flight).
--- KEYS run order returned attempts held groups bytes plans sessions_ready
+-- KEYS run order returned attempts held groups bytes plans partials sessions_ready
 -- ARGV worker lineage version count ttl_ms reserve_bytes names...
--- Reply {refusal or '', attempt, task, attempt, task, ...}. A refusal is one of:
+-- Reply {refusal or '', attempt, task, attempt, task, ...}. A task with a partial ends with ' continued': the attempt
+-- goes on from it, and counts as leased for the version of its oldest token. A task ends with ' stale' if its
+-- partial was deleted, because no batch may train it any more. A refusal is one of:
 --   state           the run is not running, or was asked to pause
 --   lineage         the worker serves another lineage
 --   admission       the batches that may train this version are full
@@ -31,10 +33,10 @@ local now, ttl = now_ms(), tonumber(ttl_ms)
 for _, task in ipairs(end_lapsed(attempts, held, now, ttl)) do return_task(returned, task) end
 
 local reply = {''}
-if append_granted(reply, held, names) then return reply end
+if append_granted(reply, held, names) then return mark_partials(reply, partials) end
 
 local r = hash_fields(run, 'state', 'lineage', 'batch', 'max_staleness', 'max_steps', 'committed_step', 'stream_bytes',
-  'paused_by')
+  'paused_by', 'version')
 if r.state ~= 'running' or (r.paused_by or '') ~= '' or not (r.batch and r.max_steps) then return {'state'} end
 if r.lineage ~= lineage then return {'lineage'} end
 local batch, eta, max_steps = tonumber(r.batch), tonumber(r.max_staleness), tonumber(r.max_steps)
@@ -84,10 +86,20 @@ for i = 1, count do
     task = position .. ':' .. epoch .. ':' .. rows .. ':' .. index
     position, index = position + 1, index + 1
   end
-  local record = task .. ' ' .. worker .. ' ' .. now .. ' ' .. lineage .. ':' .. version
-  grant(attempts, held, names[i], now + ttl, record)
+  local leased_for, mark = lineage .. ':' .. version, ''
+  local oldest = redis.call('HGET', partials, position_of(task) .. ':oldest')
+  if oldest then
+    local from, sampled = string.match(oldest, '^(.*):(%d+)$')
+    if from == lineage and tonumber(sampled) + eta >= tonumber(r.version or '0') then
+      leased_for, mark = oldest, ' continued'
+    else
+      mark = ' stale'
+      forget_partial(partials, bytes, task)
+    end
+  end
+  grant(attempts, held, names[i], now + ttl, task .. ' ' .. worker .. ' ' .. now .. ' ' .. leased_for)
   reply[#reply + 1] = names[i]
-  reply[#reply + 1] = task
+  reply[#reply + 1] = task .. mark
 end
 redis.call('HSET', order, 'position', position, 'epoch', epoch, 'rows', rows, 'index', index)
 return reply
