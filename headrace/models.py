@@ -3202,6 +3202,8 @@ class WorkerRecord(Model):
     """Which pool it belongs to."""
     evaluation_only: bool = False
     """Whether it samples nothing to train on (`HEADRACE_EVALUATION_ONLY`)."""
+    worker_class: str = ""
+    """What kind of machine it runs on, in its operator's words, such as `spot` (`HEADRACE_WORKER_CLASS`)."""
     host: str
     """The machine it runs on."""
     pid: int

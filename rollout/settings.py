@@ -19,6 +19,12 @@ class RolloutSettings(GPUSettings):
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$",
         description="This worker's name; default: the host's name and a random part.",
     )
+    worker_class: str = Field(
+        "",
+        pattern=r"^([a-z0-9][a-z0-9_.-]{0,31})?$",
+        description="What kind of machine this worker runs on, such as `spot`. "
+        "`headrace workers --json` shows it; the price of a GPU-hour may differ by it.",
+    )
     evaluation_only: bool = Field(
         False,
         description="Whether this worker evaluates and samples nothing to train on. It always is "

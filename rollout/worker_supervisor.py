@@ -91,6 +91,7 @@ class WorkerSupervisor:
             id=name,
             pool=settings.pool,
             evaluation_only=settings.evaluation_only,
+            worker_class=settings.worker_class,
             host=socket.gethostname(),
             pid=os.getpid(),
             state="idle",

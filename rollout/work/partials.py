@@ -28,12 +28,12 @@ class Partials:
     def __init__(self, leases: Leases, run_events: RunEvents) -> None:
         self._leases, self._run_events = leases, run_events
         self.groups = self.tokens = 0
-        """What this worker has left."""
+        """Groups that this worker has left, and their tokens."""
 
     async def leave(
         self, lease: Lease, live: WeightManifest, row: TaskRow, begun: Begun | None
     ) -> None:
-        """Release the task of `lease`, and leave what was sampled of it to the next attempt."""
+        """Release the task of `lease`, and leave the samples `begun` to the next attempt."""
         context = row.dataset.context
         # With routing replay a group has up to 206 MB, too much for a worker's last seconds.
         if begun is None or begun.tokens == 0 or context.config.algorithm.router.replay:

@@ -318,6 +318,11 @@ class WorkerRecord(BaseModel):
     evaluation_only: bool = Field(
         False, description="Whether it samples nothing to train on (`HEADRACE_EVALUATION_ONLY`)."
     )
+    worker_class: str = Field(
+        "",
+        description="What kind of machine it runs on, in its operator's words, such as `spot` "
+        "(`HEADRACE_WORKER_CLASS`).",
+    )
     host: str = Field(description="The machine it runs on.")
     pid: int = Field(description="Its process id there.")
     state: str = Field(
