@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from services.runtime.process import die_with
+from headrace.death_signal import die_with
 from services.settings import EXIT_SETTINGS
 from tests.integration.launch.conditions import eventually
 from tests.integration.store.servers import DURABLE, Server
