@@ -5,7 +5,8 @@ when one dies. `rl` and `sft` are the two training scripts; read them top to bot
 one batch of `rl`, `supervised_loss` has the losses of `sft`. `state` is everything that training
 changes. Imports go down this list, never up:
 
-    __main__, rank
+    __main__
+    rank
     supervise, rl, sft
     coordinate, tools       rank 0 between batches; commands on checkpoints
     assembly                the models and optimizers that a run starts or resumes with
@@ -19,6 +20,7 @@ changes. Imports go down this list, never up:
     model                   models and their passes
     batch, optim            samples; updates
     objective               tensors in, tensors out
+    job                     ranks that an engine has started, on one host or several
     distributed, slices     ranks, and what each holds of a sharded weight
     transient_errors        errors that may pass by the next start
     errors, listeners, settings

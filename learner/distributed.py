@@ -75,6 +75,8 @@ class Ranks:
     """None: each rank has its own rows."""
     contexts: dict[int, Context] = field(default_factory=dict, compare=False)
     """Contexts of earlier runs, by size."""
+    spared_port: int = 0
+    """The port of the ranks' store, if rank 0 has opened one: NCCL connects to it later, too."""
 
     @property
     def first(self) -> bool:
@@ -110,7 +112,7 @@ class Ranks:
                 dist.new_group(list(range(first, first + size)), backend=kind)
                 for first in range(0, self.size, size)
             ]
-            accept_no_more()
+            accept_no_more(self.spared_port)
             group = groups[self.rank // size]
             self.contexts[size] = Context(self.rank % size, size, group)
         return replace(self, context=self.contexts.get(size))
@@ -218,9 +220,10 @@ class Ranks:
         return [float(value) for value in tensor]
 
 
-def start_ranks(store: Store | None = None) -> Ranks:
-    """Join the ranks that the supervisor's environment describes, or run alone without one. The
-    ranks meet in `store`, or in the file that the environment names."""
+def start_ranks(store: Store | None = None, spared_port: int = 0) -> Ranks:
+    """Join the ranks that the environment describes, or run alone without one. The ranks meet in
+    `store`, or in the file that the supervisor names. `spared_port` of this process goes on to
+    accept connections."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     rank, local = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
     cuda = torch.cuda.is_available()
@@ -238,8 +241,8 @@ def start_ranks(store: Store | None = None) -> Ranks:
         world_size=size,
     )
     control, background = (dist.new_group(backend="gloo", timeout=PATIENCE) for _ in range(2))
-    accept_no_more()
-    return Ranks(rank, size, device, control, local_size, background)
+    accept_no_more(spared_port)
+    return Ranks(rank, size, device, control, local_size, background, spared_port=spared_port)
 
 
 def stop_ranks(ranks: Ranks) -> None:

@@ -12,8 +12,9 @@ DROP = struct.pack("HBBI", 0x06, 0, 0, 0)
 """A socket filter of one instruction that keeps no byte of any packet (BPF_RET | BPF_K)."""
 
 
-def accept_no_more() -> None:
-    """Have the kernel drop new connections to the TCP ports that this process listens on now.
+def accept_no_more(spared_port: int = 0) -> None:
+    """Have the kernel drop new connections to the TCP ports that this process listens on now,
+    except `spared_port`.
 
     Gloo keeps its listeners open as long as its groups and accepts any client. Closing them from
     outside would make gloo's thread spin. Established connections are not affected.
@@ -28,5 +29,6 @@ def accept_no_more() -> None:
             socket.socket(fileno=os.dup(int(descriptor))) as connection,
         ):
             tcp = connection.family in (socket.AF_INET, socket.AF_INET6)
-            if tcp and connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            listens = tcp and connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            if listens and connection.getsockname()[1] != spared_port:
                 connection.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)

@@ -2,11 +2,12 @@
 
 Rank 0 holds the pool's learner lock and talks to the store. The other ranks follow its commands. A
 run that cannot be trained fails with a reason, and the process continues. Any unexpected error ends
-the process, and so does an error that may pass by the next start: the supervisor starts all ranks
-again, and the run resumes from its checkpoint.
+the process, and so does an error that may pass by the next start. The supervisor, or the engine
+that started the ranks, starts all of them again, and the run resumes from its checkpoint.
 
-Exit codes: 0 asked to end (SIGTERM, SIGINT); 1 crash, or Redis went away; 2 wrong settings, or no
-Redis at the first start; 3 another learner serves the pool. The supervisor restarts the ranks
+Exit codes: 0 asked to end (SIGTERM, SIGINT); 1 crash, Redis went away, or another rank is gone; 2
+wrong settings, ranks of a job that differ, or Redis away at the first start; 3 another learner
+serves the pool. The supervisor restarts the ranks
 without limit, and a restarted rank waits for its Redis: only `coordinate.crash_limit` decides that
 a run has crashed too often. After 2 and 3 no restart helps, and the supervisor ends too.
 """
@@ -31,11 +32,14 @@ from learner.coordinate.crash_limit import CrashLimit
 from learner.distributed import USER_ERRORS, Ranks, start_ranks, stop_ranks
 from learner.environment import RunEnvironment
 from learner.errors import PeerFailed, RunCannotGoOn
+from learner.job.checks import check_hosts
+from learner.job.meeting import meet
+from learner.job.variables import JobError, job_rank
+from learner.job.watch import RankWatch
 from learner.model.pass_plan import gpu_of
 from learner.rl import train_rl
 from learner.settings import EXIT_CRASH, EXIT_POOL_TAKEN, STARTS, LearnerSettings
 from learner.sft import train_sft
-from learner.store.rendezvous import rendezvous
 from learner.store.run_store import RunStore
 from learner.store.thread import PoolTaken, StoreThread
 from learner.transient_errors import passes
@@ -76,26 +80,28 @@ def main() -> int:
     configure("learner", settings.log_level, settings.log_format)
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
-    stop = threading.Event()
+    asked, stop = threading.Event(), threading.Event()
 
     def ask_to_end(number: int, frame: FrameType | None) -> None:
+        asked.set()
         stop.set()
 
     signal.signal(signal.SIGTERM, ask_to_end)
     signal.signal(signal.SIGINT, ask_to_end)
     with ShippedLogs(settings, f"learner/{os.environ.get('RANK', '0')}", settings.pool):
-        return serve_pool(settings, stop)
+        return serve_pool(settings, stop, asked)
 
 
 def restarted() -> bool:
     return os.environ.get(STARTS, "0") != "0"
 
 
-def serve_pool(settings: Settings, stop: threading.Event) -> int:
-    """Take the pool and train its runs until `stop`. Returns the exit code."""
+def serve_pool(settings: Settings, stop: threading.Event, asked: threading.Event) -> int:
+    """Take the pool and train its runs until `stop`. Returns the exit code. `asked`: set if a
+    signal has asked this process to end."""
     try:
         with connect(settings, stop) as thread:
-            ranks = start_ranks(rendezvous(thread, stop))
+            ranks, watch = join_ranks(settings, stop)
             if (code := agree_on_start(ranks, thread, settings)) != 0:
                 return code
             volume = Volume(settings.data, settings.gateway_url, key_for(settings))
@@ -107,11 +113,33 @@ def serve_pool(settings: Settings, stop: threading.Event) -> int:
             except REDIS_AWAY as error:
                 sys.stderr.write(f"error: {cannot_use(settings, error)}\n")
                 return EXIT_CRASH
+            if watch is not None:
+                watch.leave()
             stop_ranks(ranks)
+    except JobError as error:
+        sys.stderr.write(f"error: {error}\n")
+        log.error("the ranks cannot train together", reason=str(error))
+        return error.code
     except (UnsafeRedis, SchemaMismatch, *REDIS_AWAY) as error:
         sys.stderr.write(f"error: {cannot_use(settings, error)}\n")
         return EXIT_CRASH if restarted() and isinstance(error, REDIS_AWAY) else EXIT_SETTINGS
-    return EXIT_POOL_TAKEN if thread.lost else 0
+    if thread.lost:
+        return EXIT_POOL_TAKEN
+    # An engine that has asked the ranks of another host alone to end starts this one again.
+    return EXIT_CRASH if watch is not None and not asked.is_set() else 0
+
+
+def join_ranks(settings: Settings, stop: threading.Event) -> tuple[Ranks, RankWatch | None]:
+    """Meet the other ranks. Ranks that an engine has started check that they fit together, and
+    watch each other. Raises JobError."""
+    job = job_rank(os.environ)
+    if job is None or job.size == 1:
+        return start_ranks(), None
+    ranks = start_ranks(meet(job, settings.pool, stop), spared_port=job.port)
+    check_hosts(ranks, settings.data, gathered_gpus(ranks))
+    watch = RankWatch(ranks, stop, settings.alive_file)
+    watch.start()
+    return ranks, watch
 
 
 def connect(settings: Settings, stop: threading.Event) -> StoreThread:

@@ -11,13 +11,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from headrace.death_signal import die_with
-from learner.settings import RENDEZVOUS, STARTS
-from learner.supervise.one_node import RankStart
+from learner.settings import STARTS
 from learner.supervise.requests import MAX_BYTES, RankEnded, Report, Request, SpawnRank, Terminate
 from services.runtime.children import signal_child
 from services.runtime.logs import get_logger
-from services.runtime.process import kill_marked
+from services.runtime.process import die_with, kill_marked
 from services.runtime.threads import WAITING
 
 log = get_logger(__name__)
@@ -41,9 +39,16 @@ EXPANDABLE = {ALLOCATOR[-1]: "expandable_segments:True"}
 sleeps in a pool that must not grow."""
 
 
-def _allocation() -> dict[str, str]:
-    """Return torch's setting for GPU memory, unless the user has set one."""
-    return {} if any(name in os.environ for name in ALLOCATOR) else EXPANDABLE
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}
+"""Ranks of one host are out of reach of other hosts."""
+
+
+def rank_variables() -> dict[str, str]:
+    """Return variables that a rank has from its start. Values that the user has set stay, except
+    QUIET."""
+    # The user may have set the allocator by another name.
+    allocation = {} if any(name in os.environ for name in ALLOCATOR) else EXPANDABLE
+    return WAITING | allocation | os.environ | QUIET
 
 
 class RankProcesses:
@@ -51,33 +56,29 @@ class RankProcesses:
     which is replaced when it dies. It ends when the supervisor ends, in any way, and all ranks end
     with it."""
 
-    def __init__(self, module: Sequence[str]) -> None:
-        """Each rank runs `python -m MODULE`. The module must have a `main()`."""
-        self._module = module
+    def __init__(self, module: Sequence[str], count: int) -> None:
+        """Each of `count` ranks runs `python -m MODULE`. The module must have a `main()`."""
+        self._module, self._count = module, count
         self._marker = {MARKER: secrets.token_hex(16)}
         self._process: asyncio.subprocess.Process | None = None
         self._ready = self._ending = False
         self._ranks: dict[int, asyncio.Future[int]] = {}
 
-    async def spawn(self, start: RankStart, starts: int) -> None:
-        """Start the ranks of `start`. `starts`: number of earlier starts."""
+    async def spawn(self, starts: int) -> None:
+        """Start the ranks. They meet in a file without a name, which they inherit and nobody else
+        can open. `starts`: number of earlier starts."""
         if self._process is None:
             await self._start_server()
-        where = start.rendezvous
-        for local in range(start.here):
-            environment = {
-                **start.environment,
-                "RANK": str(start.first + local),
-                "WORLD_SIZE": str(start.size),
-                "LOCAL_RANK": str(local),
-                "LOCAL_WORLD_SIZE": str(start.here),
-                STARTS: str(starts),
-            }
-            files = [where] if isinstance(where, int) else []
-            if isinstance(where, str):
-                environment[RENDEZVOUS] = where
-            self._ranks[local] = asyncio.get_running_loop().create_future()
-            self._send(SpawnRank(local, environment), files)
+        file = os.memfd_create("headrace-ranks")
+        try:
+            for rank in range(self._count):
+                numbers = {"RANK": rank, "LOCAL_RANK": rank, STARTS: starts}
+                sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), self._count)
+                environment = {name: str(value) for name, value in (numbers | sizes).items()}
+                self._ranks[rank] = asyncio.get_running_loop().create_future()
+                self._send(SpawnRank(rank, environment | LOOPBACK), [file])
+        finally:
+            os.close(file)
 
     @property
     def running(self) -> list[asyncio.Future[int]]:
@@ -127,7 +128,7 @@ class RankProcesses:
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "learner.supervise.rank_server", str(control.fileno())),
                 *self._module,
-                env=WAITING | _allocation() | os.environ | QUIET | self._marker,
+                env=rank_variables() | self._marker,
                 pass_fds=[control.fileno()],
                 # Ctrl-C is for the supervisor.
                 start_new_session=True,

@@ -1,4 +1,4 @@
-"""Keeps the ranks of one host running: when a rank dies on any node, all ranks start again.
+"""Keeps the ranks of a learner on one host running: when a rank dies, all ranks start again.
 
 Restarts have no limit: only `learner.coordinate.crash_limit` decides that a run has crashed too
 often. A rank that exits with code 2 or 3 would do so again, so the supervisor exits with the same
@@ -10,10 +10,10 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from learner.settings import EXIT_CRASH, EXIT_POOL_TAKEN, LearnerSettings
-from learner.supervise.one_node import Nodes, OneNode, RankStart
 from learner.supervise.rank_processes import RankProcesses
 from services.runtime.logs import get_logger
 from services.settings import EXIT_SETTINGS
@@ -21,8 +21,6 @@ from services.settings import EXIT_SETTINGS
 log = get_logger(__name__)
 
 FINAL = (EXIT_SETTINGS, EXIT_POOL_TAKEN)
-EVERY_SECONDS = 1.0
-"""Seconds between two checks of the nodes' agreement."""
 STABLE_SECONDS = 60.0
 """Ranks that lived at least this long start again at once, others after a pause."""
 PAUSE_SECONDS = 0.5
@@ -45,96 +43,56 @@ async def _supervise(settings: LearnerSettings, ranks: int, module: Sequence[str
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    if settings.learner_nodes == 1:
-        return await RankSupervisor(OneNode(ranks), module, stop).run()
-    # A learner of one node does not need to import the store.
-    from learner.supervise.several_nodes import joined
-
-    async with joined(settings, ranks) as nodes:
-        return await RankSupervisor(nodes, module, stop).run()
+    return await RankSupervisor(RankProcesses(module, ranks), stop).run()
 
 
 class RankSupervisor:
-    """Supervises the ranks of one host over successive starts. Used once."""
+    """Supervises the ranks over successive starts. Used once."""
 
-    def __init__(self, nodes: Nodes, module: Sequence[str], stop: asyncio.Event) -> None:
-        self._nodes = nodes
-        self._ranks = RankProcesses(module)
-        self._stop = stop
-        self._start: RankStart | None = None
-        """The start whose ranks run now."""
-        self._ended = ""
-        self._starts = 0
-        self._young_deaths = 0
-        self._began = self._not_before = 0.0
+    def __init__(self, ranks: RankProcesses, stop: asyncio.Event) -> None:
+        self._ranks, self._stop = ranks, stop
 
     async def run(self) -> int:
         """Run until asked to end, or until a rank exits with a final code. Returns the exit
         code."""
-        is_ending = False
+        starts = young_deaths = 0
         try:
-            while True:
-                if self._stop.is_set() and self._start is None:
-                    return 0
-                await self._follow()
-                if self._start is not None and self._stop.is_set() and not is_ending:
-                    self._ranks.terminate()
-                    is_ending = True
-                await self._wait(is_ending)
-                if (code := await self._look()) is not None:
-                    return code
+            while not self._stop.is_set():
+                began = time.monotonic()
+                codes = await self._run_once(starts)
+                starts += 1
+                if final := [code for code in codes if code in FINAL]:
+                    return final[0]
+                if self._stop.is_set():
+                    crashed = any(code not in (0, -signal.SIGTERM) for code in codes)
+                    return EXIT_CRASH if crashed else 0
+                is_young = time.monotonic() - began < STABLE_SECONDS
+                young_deaths = young_deaths + 1 if is_young else 0
+                pause = min(PAUSE_SECONDS * young_deaths, LONGEST_PAUSE)
+                log.warning("ranks have ended: all of them start again", codes=codes, pause_s=pause)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._stop.wait(), pause)
+            return 0
         finally:
-            if self._start is not None:
-                await self._ranks.end()
+            await self._ranks.end()
             await self._ranks.close()
-            await self._nodes.leave()
 
-    async def _follow(self) -> None:
-        """Run exactly the start that the nodes agree on."""
-        start = await self._nodes.agree(self._start, self._ended)
-        if self._start is not None and (start is None or start.id != self._start.id):
-            log.warning("the ranks of another node have ended: those of this node start again")
-            await self._end_ranks()
-            return
-        ready = time.monotonic() >= self._not_before and not self._stop.is_set()
-        if self._start is None and start is not None and ready:
-            self._start, self._began = start, time.monotonic()
-            await self._ranks.spawn(start, self._starts)
-            self._starts += 1
-
-    async def _wait(self, is_ending: bool) -> None:
-        """Wait until a rank ends or a stop is requested, for EVERY_SECONDS at most."""
+    async def _run_once(self, starts: int) -> list[int]:
+        """Start the ranks and wait until one has failed, or all have ended. Return the exit codes
+        so far; no rank runs any more."""
+        await self._ranks.spawn(starts)
         stop = asyncio.create_task(self._stop.wait())
-        events: list[asyncio.Future[Any]] = [*self._ranks.running, *([] if is_ending else [stop])]
-        if events:
-            await asyncio.wait(events, timeout=EVERY_SECONDS, return_when="FIRST_COMPLETED")
+        is_ending = False
+        # Ranks that were asked to end do so together.
+        while self._ranks.running and not any(self._ranks.codes):
+            waited: list[asyncio.Future[Any]] = list(self._ranks.running)
+            await asyncio.wait(
+                [*waited, *([] if is_ending else [stop])], return_when="FIRST_COMPLETED"
+            )
+            if stop.done() and not is_ending:
+                self._ranks.terminate()
+                is_ending = True
         stop.cancel()
-
-    async def _look(self) -> int | None:
-        """Handle ranks that have ended. Return an exit code if the supervisor should exit."""
         codes = self._ranks.codes
-        if self._start is None or not codes:
-            return None
-        if not any(codes) and self._ranks.running:
-            # Ranks that were asked to end do so together.
-            return None
-        final = [code for code in codes if code in FINAL]
-        await self._end_ranks()
-        if final:
-            return final[0]
-        if self._stop.is_set():
-            return EXIT_CRASH if any(code not in (0, -signal.SIGTERM) for code in codes) else 0
-        young = time.monotonic() - self._began < STABLE_SECONDS
-        self._young_deaths = self._young_deaths + 1 if young else 0
-        pause = min(PAUSE_SECONDS * self._young_deaths, LONGEST_PAUSE)
-        self._not_before = time.monotonic() + pause
-        log.warning("ranks have ended: all of them start again", codes=codes, pause_s=pause)
-        return None
-
-    async def _end_ranks(self) -> None:
-        assert self._start is not None
-        self._ended = self._start.id
-        # Meanwhile other nodes end their ranks.
-        await self._nodes.agree(self._start, self._ended)
         await self._ranks.end()
-        self._start = None
+        return codes

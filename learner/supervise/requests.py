@@ -7,7 +7,7 @@ MAX_BYTES = 1 << 16
 
 
 class SpawnRank(msgspec.Struct, tag="Spawn"):
-    """Start a rank. If a file descriptor comes with the message, the ranks meet in that file."""
+    """Start a rank. The ranks meet in the file whose descriptor comes with the message."""
 
     local: int
     """The rank's number on this host."""

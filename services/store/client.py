@@ -26,7 +26,6 @@ from services.store.runs.events import Events
 from services.store.runs.judged import JudgedAnswers
 from services.store.runs.ledger import Ledger
 from services.store.runs.pools import Pools
-from services.store.runs.ranks import RankMeetings
 from services.store.runs.recovery import Recovery
 from services.store.runs.runs import Runs
 from services.store.scripts import Scripts
@@ -71,7 +70,6 @@ class Store:
         self.policy_calls = PolicyCalls(redis, scripts)
         self.process_logs = ProcessLogs(redis, scripts)
         self.pools = Pools(redis, scripts, self.runs)
-        self.rank_meetings = RankMeetings(redis, scripts)
         self.tasks = Tasks(redis, scripts, self.runs.fail)
         self.page_sessions = PageSessions(redis, scripts)
         self.trajectories = Trajectories(redis, scripts)

@@ -33,7 +33,7 @@ RUN_PARTS = (
     *("pass_rates", "judged", "log", *IN_FLIGHT_PARTS, *EMPTIED_PARTS),
 )
 """All keys that a run may have."""
-POOL_PARTS = ("queue", "active", "learner", "workers", "heartbeats", "nodes", "ranks", "devices")
+POOL_PARTS = ("queue", "active", "learner", "workers", "heartbeats", "devices")
 POOL_PARTS_KEPT = ("queue", "active")
 """The keys of a pool that outlive its processes."""
 

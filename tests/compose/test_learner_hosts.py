@@ -26,6 +26,7 @@ class WithoutLearner(Installation):
 
     folder: Path = Path()
     redis_port: int = field(default_factory=lambda: own_ports("127.0.0.1", 1)[0])
+    meeting_port: int = field(default_factory=lambda: own_ports("127.0.0.1", 1)[0])
 
     @property
     def environment(self) -> dict[str, str]:
@@ -53,7 +54,9 @@ class WithoutLearner(Installation):
             "HEADRACE_LEARNER_NODES": "2",
             "HEADRACE_LEARNER_NODE": str(node),
             # Both "hosts" use this machine's network.
-            "HEADRACE_LEARNER_INTERFACE": "lo",
+            "HEADRACE_LEARNER_MASTER": "127.0.0.1",
+            "HEADRACE_LEARNER_PORT": str(self.meeting_port),
+            "HEADRACE_LEARNER_RANKS": "1",
         }
         docker("compose", "--profile", "cpu", *arguments, environment=given)
 
@@ -73,7 +76,7 @@ def hosts(installation: Installation, tmp_path: Path) -> Iterator[WithoutLearner
         both.compose("cp", f"gateway:/secrets/{name}", str(tmp_path / "secrets"))
     try:
         for node in range(2):
-            both.host(node, "up", "--detach", "--wait")
+            both.host(node, "up", "--detach")
         yield both
     finally:
         for node in range(2):
@@ -100,7 +103,7 @@ def test_a_run_survives_the_death_of_either_host(hosts: WithoutLearner) -> None:
         at, node = hosts.step(run), kill % 2
         docker("kill", f"{hosts.project}-host-{node}-learner-cpu-1")
         began = time.monotonic()
-        hosts.host(node, "up", "--detach", "--wait")
+        hosts.host(node, "up", "--detach")
         hosts.reaches(run, at + 1)
         back.append(time.monotonic() - began)
     print("seconds until the run was further than before:", [round(one) for one in back])

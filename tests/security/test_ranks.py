@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from headrace.death_signal import die_with
+from services.runtime.process import die_with
 from services.settings import EXIT_SETTINGS
 from tests.integration.learner.conftest import Place, placed, stored
 from tests.integration.learner.test_runs import SFT, add_sums, submit
@@ -136,7 +136,6 @@ async def test_nobody_else_reaches_the_ranks_of_a_learner(place: Place) -> None:
     ("flags", "said"),
     [
         (("--ranks", "gpu"), "error: --ranks gpu (HEADRACE_RANKS): this process sees no GPU"),
-        (("--learner-nodes", "2", "--learner-node", "2"), "learner_node is 2"),
     ],
 )
 def test_a_learner_that_cannot_start_says_why(flags: tuple[str, ...], said: str) -> None:

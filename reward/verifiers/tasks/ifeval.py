@@ -4,7 +4,6 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from headrace.nearest import did_you_mean
 from reward.verifiers.base import (
     BadReferenceError,
     Item,
@@ -16,6 +15,7 @@ from reward.verifiers.base import (
     shown,
 )
 from reward.verifiers.tasks.instructions import INSTRUCTIONS
+from services.contracts.nearest import did_you_mean
 from services.contracts.scores import ScoreStatus
 
 

@@ -11,10 +11,10 @@ import sys
 import time
 from pathlib import Path
 
-from headrace.death_signal import die_with
 from learner.settings import RENDEZVOUS
 from learner.store import thread
-from learner.supervise.one_node import OneNode
+from learner.supervise.rank_processes import LOOPBACK
+from services.runtime.process import die_with
 
 ROOT = Path(__file__).parents[3]
 LOCK_SECONDS = 2.0
@@ -86,7 +86,7 @@ def rank_variables(ranks: int, folder: Path) -> list[dict[str, str]]:
     if ranks == 1:
         return [{}]
     size = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
-    met = {RENDEZVOUS: str(folder / f"ranks-{secrets.token_hex(4)}"), **OneNode.LOOPBACK}
+    met = {RENDEZVOUS: str(folder / f"ranks-{secrets.token_hex(4)}"), **LOOPBACK}
     return [{"RANK": str(n), "LOCAL_RANK": str(n)} | size | met for n in range(ranks)]
 
 

@@ -20,7 +20,6 @@ from services.store import Store
 from services.store.access.idempotency_keys import Answered, Claim
 from services.store.at_start import cannot_use
 from services.store.keys import run_key
-from services.store.runs.ranks import Agreement, Node
 from services.store.scripts import Scripts, read_scripts
 from services.store.work.tasks import Lease
 from tests.evaluating import answered, request
@@ -317,12 +316,6 @@ async def whole_life(scene: Scene) -> None:
     await store.datasets.delete("held-out")
     await store.workers.remove("default", "w")
     await store.pools.unlock("default", "box:1:1:a")
-    node = Node(0, 1, "box:1:1:a", ranks=2)
-    met = await store.rank_meetings.join("default", node, running="", ended="", candidate="s1")
-    assert met == Agreement("s1", "", (2,))
-    await store.rank_meetings.put("default", "s1/a", b"address")
-    assert await store.rank_meetings.add("default", "s1/count", 1) == 1
-    assert await store.rank_meetings.get("default", ["s1/a", "s1/b"]) == [b"address", None]
 
 
 async def test_a_master_that_restarts_is_waited_for(cluster: list[Server]) -> None:

@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from headrace.cli.events import Event
-from headrace.cli.output import escape, print_below, table
-from headrace.cli.runs.run_view import RunView, line_of, sparkline
-from services.contracts.events import EventKind
+from services.cli.output import escape, print_below, table
+from services.cli.runs.run_view import RunView, line_of, sparkline
+from services.contracts.events import Event, EventKind
 
 
 def event(kind: EventKind, time: float = 0.0, **data: Any) -> Event:

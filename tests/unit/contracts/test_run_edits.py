@@ -2,8 +2,7 @@
 
 import pytest
 
-from headrace.config_keys import EditedKey
-from services.contracts.run_edits import RunEdit, taken, value_for
+from services.contracts.run_edits import EditedKey, RunEdit, taken, value_for
 
 
 def edit(key: EditedKey, before: float | None, after: float, step: int | None = None) -> RunEdit:

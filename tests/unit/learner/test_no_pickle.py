@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 LEARNER = Path(__file__).parents[3] / "learner"
 PICKLING = {name for name in dir(dist) if "object" in name and callable(getattr(dist, name))}
-STORES = {"TCPStore", "env://", "rendezvous_from_environment"}
+STORES = {"env://", "rendezvous_from_environment"}
 PICKLES = {"pickle", "cloudpickle", "dill", "shelve", "multiprocessing"}
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from learner.supervise.one_node import RankStart
 from learner.supervise.rank_processes import RankProcesses
 
 TELLS = """
@@ -21,10 +20,10 @@ def main():
 @pytest.mark.parametrize(
     ("own", "given"),
     [
-        ({}, "3 1000 - expandable_segments:True"),
-        ({"GOMP_SPINCOUNT": "77"}, "3 77 - expandable_segments:True"),
-        ({"PYTORCH_ALLOC_CONF": "backend:native"}, "3 1000 - backend:native"),
-        ({"PYTORCH_CUDA_ALLOC_CONF": "backend:native"}, "3 1000 backend:native -"),
+        ({}, "0 1000 - expandable_segments:True"),
+        ({"GOMP_SPINCOUNT": "77"}, "0 77 - expandable_segments:True"),
+        ({"PYTORCH_ALLOC_CONF": "backend:native"}, "0 1000 - backend:native"),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "backend:native"}, "0 1000 backend:native -"),
     ],
 )
 def test_threads_soon_sleep_and_segments_expand_unless_the_user_says_otherwise(
@@ -36,11 +35,11 @@ def test_threads_soon_sleep_and_segments_expand_unless_the_user_says_otherwise(
         monkeypatch.setenv(name, value)
     (tmp_path / "telling_rank.py").write_text(TELLS)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    told = {"TELL": str(tmp_path / "told")}
-    ranks = RankProcesses(["telling_rank"])
+    monkeypatch.setenv("TELL", str(tmp_path / "told"))
+    ranks = RankProcesses(["telling_rank"], 1)
 
     async def run() -> None:
-        await ranks.spawn(RankStart("id", 3, 1, 4, "nowhere", told), 0)
+        await ranks.spawn(0)
         await asyncio.wait(ranks.running)
         await ranks.close()
 

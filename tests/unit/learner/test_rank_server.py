@@ -15,10 +15,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace.death_signal import die_with
-from learner.supervise.one_node import OneNode, RankStart
 from learner.supervise.rank_processes import RankProcesses
 from learner.supervise.requests import MAX_BYTES, RankEnded, Ready, Report, SpawnRank, Terminate
+from services.runtime.process import die_with
 from tests.integration.launch.conditions import eventually
 
 # Ends at once with a code that it is given, else at a signal.
@@ -120,19 +119,14 @@ def ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RankProcesses:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("TELL", str(tmp_path / "told"))
     monkeypatch.setenv("END", "")
-    return RankProcesses(["small_rank"])
-
-
-def start(folder: Path) -> RankStart:
-    (folder / "meeting").touch()
-    return RankStart("id", 0, 2, 2, str(folder / "meeting"), OneNode.LOOPBACK)
+    return RankProcesses(["small_rank"], 2)
 
 
 async def test_ranks_end_with_their_server_and_start_again_under_a_new_one(
     ranks: RankProcesses, tmp_path: Path
 ) -> None:
     for death in ("parent", "pid"):
-        await ranks.spawn(start(tmp_path), 0)
+        await ranks.spawn(0)
         os.kill((await asyncio.to_thread(told, tmp_path / "told0"))[death], signal.SIGKILL)
         await asyncio.wait(ranks.running, timeout=60, return_when="FIRST_COMPLETED")
         await ranks.end()
@@ -145,7 +139,7 @@ async def test_ranks_end_with_their_server_and_start_again_under_a_new_one(
 async def test_a_cancelled_start_is_not_waited_for(ranks: RankProcesses, tmp_path: Path) -> None:
     """Asked to end while the server imports."""
     (tmp_path / "small_rank.py").write_text("import signal\nsignal.pause()")
-    await ranks.spawn(start(tmp_path), 0)
+    await ranks.spawn(0)
     ranks.terminate()
     await asyncio.wait(ranks.running, timeout=60)
     assert ranks.codes == [-signal.SIGTERM] * 2
@@ -156,7 +150,7 @@ async def test_ranks_are_asked_to_end_as_soon_as_the_server_is_ready(
     ranks: RankProcesses, tmp_path: Path
 ) -> None:
     """The server has just imported everything, and the supervisor does not know it yet."""
-    await ranks.spawn(start(tmp_path), 0)
+    await ranks.spawn(0)
     select.select([ranks._control], [], [])
     ranks.terminate()
     await asyncio.wait(ranks.running, timeout=60)

@@ -1,1 +1,0 @@
-"""Commands on what a run has trained: its evaluations, its checkpoints."""
