@@ -9,9 +9,13 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
+import msgspec
+
+from rollout.aio import together
 from rollout.text.answer_text import before_stop
 from rollout.text.chat_rendering import UnreadVariable, opening, text_tokens
 from rollout.vllm.client.connection import VLLMUnavailable
@@ -21,7 +25,7 @@ from rollout.vllm_plugin.wire import Delta
 from rollout.work.prompt_sampler import answer_message
 from rollout.work.run_context import RunContext
 from services.contracts.config.vllm import TOOL_PARSER_OPTIONS
-from services.contracts.policy_calls import Failure, Piece, PolicyCall
+from services.contracts.policy_calls import Failure, Piece, PolicyCall, TokenScore
 from services.contracts.rows.rendering import plain_text
 from services.contracts.sessions import Call, text_of
 from services.contracts.weights import parse_version_tag
@@ -29,6 +33,10 @@ from services.contracts.weights import parse_version_tag
 PATIENCE_SECONDS = 10.0
 AFTER_TRAINING, AS_TRAINING = 1, 0
 """Priorities in vLLM's queue."""
+GREEDY_SCORES = (
+    "this run samples with top_k, and its vLLM gives a greedy choice the log-probability 0: ask "
+    "for a temperature above 0, or leave logprobs out"
+)
 Say = Callable[[Piece], None]
 
 
@@ -40,6 +48,17 @@ class NotAnswered(ValueError):
     ) -> None:
         super().__init__(message)
         self.failure = Failure(status=status, message=message, param=param, code=code)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One answer to one prompt of a call."""
+
+    number: int
+    prompt: list[int]
+    params: dict[str, Any]
+    is_first: bool
+    """Whether it is the first answer to its prompt."""
 
 
 class Answering:
@@ -66,44 +85,77 @@ class Answering:
         self._check_live(asked)
         param = "messages" if call.kind == "chat" else "prompt"
         try:
-            prompt = await self._prompt(call)
+            prompts = [await self._prompt(each) for each in _calls(asked)]
         except ValueError as error:
             param = error.param if isinstance(error, UnreadVariable) else param
             raise NotAnswered(HTTPStatus.BAD_REQUEST, f"{param}: {error}", param) from error
         if asked.count:
-            say(Piece(finish_reason="stop", prompt_tokens=len(prompt)))
+            say(Piece(finish_reason="stop", prompt_tokens=len(prompts[0])))
             return
-        params = self._params(asked, len(prompt), param)
+        of_prompts = [(each, self._params(asked, len(each), param)) for each in prompts]
+        choices = [
+            Choice(at * asked.n + answer, prompt, _for_answer(params, answer), answer == 0)
+            for at, (prompt, params) in enumerate(of_prompts)
+            for answer in range(asked.n)
+        ]
+        waiting = len(choices)
+
+        async def answered(choice: Choice) -> None:
+            nonlocal waiting
+            last = await self._choice(asked, choice, say)
+            waiting -= 1
+            last.more = waiting > 0
+            say(last)
+
+        await together(answered(choice) for choice in choices)
+
+    async def _choice(self, asked: PolicyCall, choice: "Choice", say: Say) -> Piece:
+        """Send an answer's pieces to `say` but the last one, which is returned."""
+        call, prompt, params = asked.call, choice.prompt, choice.params
         # Parsers need the whole answer.
         whole = call.kind == "chat" and bool(call.tools or self._reasoning)
+        if asked.echo:
+            say(Piece(choice=choice.number, text=self._text_of(asked, choice)))
         sampled: list[int] = []
         reason, stop = ABORTED, ""
         while reason == ABORTED and len(sampled) < params["max_tokens"]:
-            remaining = rest_of(params, 0, len(sampled)) if sampled else params
+            remaining = _without_prompt(rest_of(params, 0, len(sampled))) if sampled else params
+            prompt_scores: list[TokenScore] = []
             async with aclosing(self._deltas([*prompt, *sampled], remaining)) as deltas:
                 async for delta in deltas:
                     self._check_live(asked)
                     for tag, _, _ in delta.versions:
                         self._check(asked, tag)
+                    prompt_scores += delta.prompt_scores
+                    if len(prompt_scores) == len(prompt):
+                        prompt_scores[0].text = self._decoded(prompt[:1])
+                        say(Piece(choice=choice.number, scores=prompt_scores))
+                        prompt_scores = []
                     sampled += delta.token_ids
                     reason = delta.finish_reason or reason
                     stop = delta.stop or stop
-                    if delta.text and not whole:
-                        say(Piece(text=delta.text))
-        message = None
+                    piece = Piece(choice=choice.number, scores=delta.scores)
+                    if not whole:
+                        piece.text = delta.text
+                    if piece.visible and not asked.answerless:
+                        say(piece)
+        last = Piece(choice=choice.number, stop=stop)
+        last.finish_reason = "length" if reason == ABORTED or asked.answerless else reason
+        last.prompt_tokens = len(prompt) if choice.is_first else 0
+        last.sampled_tokens = 0 if asked.answerless else len(sampled)
         if whole:
-            message = await answer_message(self._context, sampled, call)
-            if isinstance(message["content"], str):
-                message["content"], _ = before_stop(message["content"], call.stop)
-        say(
-            Piece(
-                message=message,
-                finish_reason="length" if reason == ABORTED else reason,
-                stop=stop,
-                prompt_tokens=len(prompt),
-                sampled_tokens=len(sampled),
-            )
-        )
+            last.message = await answer_message(self._context, sampled, call)
+            if isinstance(last.message["content"], str):
+                last.message["content"], _ = before_stop(last.message["content"], call.stop)
+        return last
+
+    def _text_of(self, asked: PolicyCall, choice: "Choice") -> str:
+        """Return the text of a choice's prompt, as the client sent it."""
+        sent = _calls(asked)[choice.number // asked.n].prompt
+        return sent if isinstance(sent, str) else self._decoded(sent)
+
+    def _decoded(self, token_ids: list[int]) -> str:
+        return self._context.tokenizer.decode(token_ids, skip_special_tokens=False)
 
     async def _served(self) -> int:
         """Return the version that vLLM was proven to serve. Raises NotAnswered."""
@@ -167,15 +219,19 @@ class Answering:
             "top_p": sampling.top_p,
             "top_k": sampling.top_k,
             **asked.sampling,
-            "max_tokens": min(
-                tokens_left, asked.max_tokens, call.max_tokens or sampling.max_tokens
-            ),
+            "max_tokens": 1
+            if asked.answerless
+            else min(tokens_left, asked.max_tokens, call.max_tokens or sampling.max_tokens),
             "stop_token_ids": sorted({*context.eos, *sampling.stop_token_ids}),
             "detokenize": True,
-            "logprobs": None,
+            "logprobs": asked.scores,
         }
+        if asked.echo and asked.scores is not None:
+            params["prompt_logprobs"] = asked.scores
         if params["temperature"] == 0 and sampling.cuts and context.vocabulary is None:
             # A server that returns sampling masks refuses a temperature of 0.
+            if asked.scores is not None and not asked.echo:
+                raise NotAnswered(HTTPStatus.BAD_REQUEST, f"logprobs: {GREEDY_SCORES}", "logprobs")
             params |= {"temperature": 1.0, "top_k": 1, "top_p": 1.0}
         if call.stop:
             params["stop"] = call.stop
@@ -200,3 +256,19 @@ class Answering:
             yield first
             async for delta in deltas:
                 yield delta
+
+
+def _calls(asked: PolicyCall) -> list[Call]:
+    """Return a call for each prompt."""
+    call = asked.call
+    return [msgspec.structs.replace(call, prompt=prompt) for prompt in asked.prompts] or [call]
+
+
+def _for_answer(params: dict[str, Any], answer: int) -> dict[str, Any]:
+    """Return the sampling parameters of one of several answers: with the same seed all would be the
+    same."""
+    return {**params, "seed": params["seed"] + answer} if "seed" in params else params
+
+
+def _without_prompt(params: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in params.items() if name != "prompt_logprobs"}

@@ -7,6 +7,7 @@ Redis is asked once every WAIT_SECONDS.
 import asyncio
 from http import HTTPStatus
 
+import msgspec
 from redis.exceptions import RedisError
 from structlog.contextvars import bind_contextvars
 
@@ -87,14 +88,14 @@ class PolicyCallLoop:
                 except TimeoutError:
                     pass
                 has_piece.clear()
-                piece = together(pieces)
+                joined = by_choice(pieces) or [Piece()]
                 pieces.clear()
-                last = piece.last
-                if not await self._store.policy_calls.say(self._context.run, id, piece):
-                    return
-                if piece.finish_reason is not None:
-                    self.answered += 1
+                for piece in joined:
+                    if not await self._store.policy_calls.say(self._context.run, id, piece):
+                        return
+                    last = piece.last
                     self.tokens += piece.sampled_tokens
+                self.answered += last and joined[-1].failure is None
                 await asyncio.sleep(0 if last else GATHER_SECONDS)
         except (RedisError, OSError) as error:
             log.warning("an answer is lost", error=str(error))
@@ -116,14 +117,15 @@ class PolicyCallLoop:
             say(Piece(failure=failure))
 
 
-def together(pieces: list[Piece]) -> Piece:
-    """Join an answer's next pieces into one."""
-    whole = Piece(text="".join(piece.text for piece in pieces))
+def by_choice(pieces: list[Piece]) -> list[Piece]:
+    """Join the next pieces of each choice into one, in the order in which they end."""
+    joined: dict[int, Piece] = {}
     for piece in pieces:
-        if piece.version is not None:
-            whole.version = piece.version
-        if piece.last:
-            whole.message, whole.failure = piece.message, piece.failure
-            whole.finish_reason = piece.finish_reason
-            whole.prompt_tokens, whole.sampled_tokens = piece.prompt_tokens, piece.sampled_tokens
-    return whole
+        whole = joined.pop(piece.choice, None) or Piece(choice=piece.choice)
+        joined[piece.choice] = msgspec.structs.replace(
+            piece,
+            text=whole.text + piece.text,
+            scores=[*whole.scores, *piece.scores],
+            version=whole.version if piece.version is None else piece.version,
+        )
+    return list(joined.values())

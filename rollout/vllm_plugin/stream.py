@@ -20,7 +20,10 @@ from rollout.vllm_plugin.generate import (
     respond,
     unless_gone,
 )
-from rollout.vllm_plugin.wire import Delta
+from rollout.vllm_plugin.wire import Delta, token_scores
+
+PROMPT_TOKENS = 256
+"""Tokens of a prompt whose log-probabilities stand in one line: a client limits lines."""
 
 
 async def stream(scope: Message, receive: Receive, send: Send) -> None:
@@ -46,12 +49,18 @@ async def _sample(state: Any, body: bytes, send: Send) -> None:
         request = decoder.decode(body)
         sampling = SamplingParams(**request.sampling, output_kind=RequestOutputKind.DELTA)
         async for output in outputs(state, request, sampling):
+            places = output.prompt_logprobs or ()
+            known = token_scores(request.token_ids, places, sampling.prompt_logprobs)
+            for start in range(0, len(known), PROMPT_TOKENS):
+                await say(Delta(prompt_scores=known[start : start + PROMPT_TOKENS]))
             sample = output.outputs[0]
             spans = [(str(v.version), v.start, v.end) for v in sample.weight_versions or []]
             reason = sample.finish_reason and str(sample.finish_reason)
             # A number is the id of a stop token.
             stop = sample.stop_reason if isinstance(sample.stop_reason, str) else ""
-            await say(Delta(sample.text, list(sample.token_ids), reason, spans, stop))
+            delta = Delta(sample.text, list(sample.token_ids), reason, spans, stop)
+            delta.scores = token_scores(delta.token_ids, sample.logprobs or (), sampling.logprobs)
+            await say(delta)
     except Exception as error:
         refused = isinstance(error, VLLMClientError | ValueError | TypeError)
         status, cause = (400, error) if refused else (500, error.__cause__ or error)

@@ -4,12 +4,14 @@ On a small model, JSON of a log-probability takes the server longer than samplin
 neither vLLM nor torch: the worker, vLLM, and the stand-ins of tests and benchmarks use it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+
+from services.contracts.policy_calls import TokenScore
 
 GENERATE = "/headrace/generate"
 """The plugin's route for samples (`generate`)."""
@@ -82,6 +84,10 @@ class Delta(msgspec.Struct, omit_defaults=True):
     """Set in the last delta: the stop text that ended the answer."""
     error: str = ""
     """Why the answer breaks off."""
+    scores: list[TokenScore] = []
+    """Of these tokens, if the request asks for `logprobs`."""
+    prompt_scores: list[TokenScore] = []
+    """Of the next tokens of the prompt, if the request asks for `prompt_logprobs`."""
 
 
 class Parsed(msgspec.Struct):
@@ -111,3 +117,20 @@ def ids(numbers: Sequence[int] | npt.NDArray[np.integer]) -> bytes:
 def logprobs(numbers: Sequence[float] | npt.NDArray[np.floating]) -> bytes:
     array = np.asarray(numbers, LOGPROB)
     return np.nan_to_num(array, nan=LOWEST, neginf=LOWEST).astype(LOGPROB).tobytes()
+
+
+def token_scores(
+    token_ids: Sequence[int], places: Sequence[Mapping[int, Any] | None], most: int | None
+) -> list[TokenScore]:
+    """Return the log-probabilities of tokens, and of the `most` likeliest tokens at their places.
+    `places`: vLLM's, one for each token, None for the first of a prompt; or nothing."""
+    return [_score(id, place, most or 0) for id, place in zip(token_ids, places, strict=False)]
+
+
+def _score(id: int, place: Mapping[int, Any] | None, most: int) -> TokenScore:
+    if place is None:
+        return TokenScore("", None)
+    likeliest = sorted(place.values(), key=lambda token: token.logprob, reverse=True)
+    top = [(token.decoded_token or "", max(token.logprob, LOWEST)) for token in likeliest[:most]]
+    own = place[id]
+    return TokenScore(own.decoded_token or "", max(own.logprob, LOWEST), top)

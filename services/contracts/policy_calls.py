@@ -20,6 +20,27 @@ class PolicyCall(msgspec.Struct, kw_only=True):
     """The most that an answer may have here, whatever the client asks for."""
     count: bool = False
     """Whether only the prompt's tokens are counted: nothing is sampled."""
+    prompts: list[str | list[int]] = []
+    """Several prompts of `completions`, each answered. Empty: the call's own prompt or messages."""
+    n: int = 1
+    """Answers to each prompt."""
+    scores: int | None = None
+    """How many of the likeliest tokens at each place come with their log-probabilities, besides the
+    answer's token. None: no log-probabilities."""
+    echo: bool = False
+    """Whether the prompt comes before its answer, with log-probabilities if the answer has them."""
+    answerless: bool = False
+    """Whether the answer has no tokens."""
+
+
+class TokenScore(msgspec.Struct, array_like=True):
+    """A token of an answer or of a prompt, and its log-probability."""
+
+    text: str
+    logprob: float | None
+    """None: a prompt's first token."""
+    top: list[tuple[str, float]] = []
+    """The likeliest tokens there, each with its log-probability."""
 
 
 class Failure(msgspec.Struct, kw_only=True):
@@ -39,29 +60,37 @@ class Piece(msgspec.Struct, kw_only=True, omit_defaults=True):
     """That answers; in the first piece."""
     text: str = ""
     """The text that continues the earlier pieces."""
+    choice: int = 0
+    """The place of the answer among the `n` answers to each prompt, prompt after prompt."""
+    scores: list[TokenScore] = []
+    """Log-probabilities of the tokens that continue the earlier pieces."""
     message: dict[str, Any] | None = None
     """The whole message, instead of any text, if a parser of tool calls or reasoning has read
     it."""
     finish_reason: str | None = None
-    """In the last piece: vLLM's `stop` or `length`."""
+    """In a choice's last piece: vLLM's `stop` or `length`."""
+    more: bool = False
+    """Whether other choices go on after this choice's last piece."""
     stop: str = ""
-    """In the last piece: the `stop` text of the call that ended the answer, if one did."""
+    """In a choice's last piece: the `stop` text of the call that ended the answer, if one did."""
     prompt_tokens: int = 0
-    """In the last piece."""
+    """In the last piece of a prompt's first choice."""
     sampled_tokens: int = 0
-    """In the last piece."""
+    """In a choice's last piece."""
     failure: Failure | None = None
     """In the last piece, in place of the end."""
 
     @property
     def last(self) -> bool:
         """Whether nothing follows."""
-        return self.finish_reason is not None or self.failure is not None
+        ended = self.finish_reason is not None and not self.more
+        return ended or self.failure is not None
 
     @property
     def visible(self) -> bool:
         """Whether this piece is sent to the client."""
-        return self.last or bool(self.text) or self.message is not None
+        is_end = self.last or self.finish_reason is not None
+        return is_end or bool(self.text or self.scores) or self.message is not None
 
 
 def cut_at(max_tokens: int) -> str:

@@ -132,6 +132,13 @@ def _is_id(value: Any) -> bool:
     return type(value) is int and 0 <= value < 1 << 31
 
 
+def choices_of(body: Mapping[str, Any]) -> int:
+    """Return the number of answers to a request that can be used; otherwise any number."""
+    prompt, n = body.get("prompt"), body.get("n")
+    is_list = isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], str | list)
+    return (n if type(n) is int else 1) * (len(prompt) if is_list and prompt else 1)
+
+
 def with_usage(body: Mapping[str, Any]) -> bool:
     """Whether a stream ends with its number of tokens."""
     options = body.get("stream_options")

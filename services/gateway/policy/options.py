@@ -53,6 +53,13 @@ SAMPLING: dict[str, tuple[Callable[[Any], bool], str]] = {
 """vLLM's sampling parameters that a client may choose."""
 
 
+MOST_SCORES = 20
+"""The likeliest tokens of each place, as vLLM gives them unless it is told otherwise."""
+MOST_CHOICES = 128
+"""Answers to one request."""
+SCORES = ("logprobs", "top_logprobs", "echo", "n", "best_of")
+
+
 def count_call(body: Mapping[str, Any], variables: Mapping[str, Any] | None = None) -> PolicyCall:
     """Return a call that counts the tokens of a chat's prompt."""
     call = policy_call("chat", body, None, MOST_TOKENS, variables)
@@ -71,7 +78,7 @@ def policy_call(
     run's chat template."""
     sampling: dict[str, Any] = {}
     for name, value in body.items():
-        if value is None or name in UNUSED or name in CONVERSATION:
+        if value is None or name in UNUSED or name in CONVERSATION or name in SCORES:
             continue
         if name in SAMPLING:
             fits, range = SAMPLING[name]
@@ -84,10 +91,74 @@ def policy_call(
     rest = {name: value for name, value in body.items() if name in CONVERSATION}
     if rest.get("tool_choice") not in (None, *UNFORCED):
         raise refused("tool_choice", "must be auto or none: leave it out")
+    answerless = kind == "completions" and rest.get("max_tokens") == 0
+    if answerless:
+        del rest["max_tokens"]
+    prompts = _prompts(rest) if kind == "completions" else []
     call = call_of(kind, rest, {VARIABLES: variables})
     if call.max_tokens is not None and call.max_tokens > max_tokens:
         raise refused(
             "max_tokens",
             f"this gateway allows {max_tokens} (its HEADRACE_POLICY_MAX_TOKENS) for one answer",
         )
-    return PolicyCall(call=call, version=version, sampling=sampling, max_tokens=max_tokens)
+    return PolicyCall(
+        call=call,
+        version=version,
+        sampling=sampling,
+        max_tokens=max_tokens,
+        prompts=prompts,
+        n=_n(body, max(1, len(prompts))),
+        scores=_scores(kind, body),
+        echo=_echo(kind, body),
+        answerless=answerless,
+    )
+
+
+def _prompts(body: dict[str, Any]) -> list[Any]:
+    """Return the prompts of a request with several, and leave the first in `body`. Each has to be
+    what a request with one prompt may have."""
+    prompts = body.get("prompt")
+    if not isinstance(prompts, list) or not prompts or not isinstance(prompts[0], str | list):
+        return []
+    if len(prompts) > MOST_CHOICES:
+        raise refused("prompt", f"a request has at most {MOST_CHOICES} prompts: send several")
+    for prompt in prompts[1:]:
+        call_of("completions", {"prompt": prompt}, {})
+    body["prompt"] = prompts[0]
+    return prompts
+
+
+def _n(body: Mapping[str, Any], prompts: int) -> int:
+    n = body.get("n", 1)
+    n = 1 if n is None else n
+    if type(n) is not int or not 1 <= n * prompts <= MOST_CHOICES:
+        raise refused("n", f"a request has 1 to {MOST_CHOICES} answers, those of all its prompts")
+    if body.get("best_of") not in (None, n):
+        raise refused("best_of", "must be n: leave it out, and choose among `n` answers")
+    return n
+
+
+def _scores(kind: Kind, body: Mapping[str, Any]) -> int | None:
+    """Return how many of the likeliest tokens at each place are wanted; None: no
+    log-probabilities."""
+    wanted, top = body.get("logprobs"), body.get("top_logprobs")
+    if kind == "completions":
+        if top is not None:
+            raise refused("top_logprobs", "is an option of chat completions: use logprobs")
+        most, name = None if wanted is False else wanted, "logprobs"
+    elif wanted is not None and not isinstance(wanted, bool):
+        raise refused("logprobs", "must be true or false; top_logprobs is a number")
+    elif not wanted and top:
+        raise refused("top_logprobs", "needs logprobs: true")
+    else:
+        most, name = (top or 0) if wanted else None, "top_logprobs"
+    if most is not None and (type(most) is not int or not 0 <= most <= MOST_SCORES):
+        raise refused(name, f"must be a whole number from 0 to {MOST_SCORES}")
+    return most
+
+
+def _echo(kind: Kind, body: Mapping[str, Any]) -> bool:
+    echo = body.get("echo")
+    if echo not in (None, False) and (kind != "completions" or echo is not True):
+        raise refused("echo", "must be true or false, of completions")
+    return echo is True

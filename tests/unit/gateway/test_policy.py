@@ -3,9 +3,14 @@
 from typing import Any
 
 import pytest
+from openai.types import Completion
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
+from services.contracts.policy_calls import Piece, TokenScore
 from services.contracts.records import RunRecord, RunState, WorkerRecord
+from services.gateway.openai.answers import AnswerWriter
 from services.gateway.openai.errors import SessionProblem
+from services.gateway.openai.requests import choices_of
 from services.gateway.policy.limits import OpenCalls
 from services.gateway.policy.options import policy_call
 from services.gateway.policy.served_models import Asked, names_of, parse_model, worker_for
@@ -107,8 +112,13 @@ def test_options_go_to_vllm_and_others_are_refused_by_name() -> None:
         ("top_k", 1.5),
         ("presence_penalty", 3),
         ("repetition_penalty", 0),
-        ("n", 2),
-        ("logprobs", True),
+        ("n", 0),
+        ("n", 129),
+        ("n", True),
+        ("best_of", 2),
+        ("echo", True),
+        ("logprobs", 3),
+        ("top_logprobs", 5),
         ("response_format", {"type": "json_object"}),
         ("tool_choice", "required"),
         ("guided_json", {}),
@@ -125,6 +135,90 @@ def test_a_wrong_option_is_named(option: str, value: object) -> None:
         policy_call("chat", {"messages": ASKED, option: value}, None, 100)
     assert refused.value.status == 400
     assert option in str(refused.value.param)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("logprobs", 21),
+        ("logprobs", True),
+        ("top_logprobs", 1),
+        ("echo", "yes"),
+        ("prompt", []),
+        ("prompt", ["a", 3]),
+        ("prompt", [[1, 2], ["a"]]),
+        ("prompt", ["a"] * 129),
+        ("n", 65),
+        ("max_tokens", -1),
+    ],
+)
+def test_a_wrong_option_of_completions_is_named(option: str, value: object) -> None:
+    with pytest.raises(SessionProblem) as refused:
+        policy_call("completions", {"prompt": ["a", "b"], option: value}, None, 100)
+    assert refused.value.param == option
+
+
+def test_evaluators_ask_for_several_answers_and_log_probabilities() -> None:
+    body = {"prompt": [[1, 2], "ab"], "echo": True, "max_tokens": 0, "logprobs": 1, "n": 2}
+    call = policy_call("completions", {**body, "best_of": 2}, None, 100)
+    assert (call.prompts, call.n, call.scores) == ([[1, 2], "ab"], 2, 1)
+    assert (call.echo, call.answerless, choices_of(body)) == (True, True, 4)
+    plain = policy_call("completions", {"prompt": "a", "logprobs": False}, None, 100)
+    assert (plain.prompts, plain.n, plain.scores, plain.echo) == ([], 1, None, False)
+
+    chat = {"messages": ASKED, "logprobs": True}
+    assert policy_call("chat", chat, None, 100).scores == 0
+    assert policy_call("chat", {**chat, "top_logprobs": 20}, None, 100).scores == 20
+    assert policy_call("chat", {"messages": ASKED, "top_logprobs": 0}, None, 100).scores is None
+
+
+SCORES = [TokenScore("é", -0.5, [("é", -0.5), ("e", -1.0)]), TokenScore("!", -2.0, [("!", -2.0)])]
+CHOICES = [
+    Piece(version=3, choice=1, text="no", scores=[TokenScore("no", -4.0)]),
+    Piece(text="é!", scores=SCORES),
+    Piece(choice=0, finish_reason="stop", more=True, prompt_tokens=5, sampled_tokens=2),
+    Piece(choice=1, text="pe", scores=[TokenScore("pe", -1.0)]),
+    Piece(choice=1, finish_reason="length", sampled_tokens=3),
+]
+
+
+def test_choices_and_their_log_probabilities_have_the_form_of_each_api() -> None:
+    chat = ChatCompletion.model_validate(
+        AnswerWriter("chat", "x", 1, "r@3", choices=2).whole(CHOICES), strict=True
+    )
+    text = Completion.model_validate(
+        AnswerWriter("completions", "x", 1, "r@3", choices=2).whole(CHOICES), strict=True
+    )
+    assert [choice.message.content for choice in chat.choices] == ["é!", "nope"]
+    assert [choice.finish_reason for choice in text.choices] == ["stop", "length"]
+    assert chat.usage is not None
+    assert (chat.usage.prompt_tokens, chat.usage.completion_tokens) == (5, 5)
+    assert chat.choices[0].logprobs is not None
+    first, second = chat.choices[0].logprobs.content or []
+    assert (first.token, first.logprob, first.bytes) == ("é", -0.5, [0xC3, 0xA9])
+    assert [token.token for token in first.top_logprobs] == ["é", "e"]
+    assert [token.token for token in second.top_logprobs] == ["!"]
+    scored = text.choices[1].logprobs
+    assert scored is not None
+    assert (scored.tokens, scored.text_offset) == (["no", "pe"], [0, 2])
+    assert text.choices[0].logprobs is not None
+    assert text.choices[0].logprobs.top_logprobs == [{"é": -0.5, "e": -1.0}, {"!": -2.0}]
+    assert scored.top_logprobs is None
+
+
+def test_a_stream_of_choices_ends_once_with_the_tokens_of_all() -> None:
+    writer = AnswerWriter("chat", "x", 1, "r@3", usage=True, choices=2)
+    events = [*writer.begin(), *(event for piece in CHOICES for event in writer.events(piece))]
+
+    assert events[-1] == b"data: [DONE]\n\n"
+    chunks = [ChatCompletionChunk.model_validate_json(event[6:]) for event in events[:-1]]
+    assert [chunk.choices[0].index for chunk in chunks[:-1]] == [0, 1, 1, 0, 0, 1, 1]
+    assert [chunk.choices[0].finish_reason for chunk in chunks[4:-1]] == ["stop", None, "length"]
+    assert chunks[-1].usage is not None
+    assert (chunks[-1].usage.prompt_tokens, chunks[-1].usage.completion_tokens) == (5, 5)
+    logprobs = chunks[3].choices[0].logprobs
+    assert logprobs is not None
+    assert [score.token for score in logprobs.content or []] == ["é", "!"]
 
 
 def test_a_format_is_refused_with_the_reason() -> None:

@@ -10,12 +10,12 @@ import pytest
 
 from rollout.policy import answering
 from rollout.policy.answering import AFTER_TRAINING, AS_TRAINING, Answering
-from rollout.policy.call_loop import together
+from rollout.policy.call_loop import by_choice
 from rollout.vllm.client.policy_client import RequestRefused
-from rollout.vllm_plugin.wire import Delta, Parsed
+from rollout.vllm_plugin.wire import LOWEST, Delta, Parsed, token_scores
 from rollout.work.prompt_sampler import assistant_message
 from services.contracts.config import parse_config
-from services.contracts.policy_calls import Piece, PolicyCall
+from services.contracts.policy_calls import Piece, PolicyCall, TokenScore
 from services.contracts.sessions import Call
 from tests.unit.rollout.episodes import EOS, WordTokenizer, ids
 
@@ -47,8 +47,13 @@ class Policy:
             yield delta
 
 
+def together(pieces: list[Piece]) -> Piece:
+    (whole,) = by_choice(pieces)
+    return whole
+
+
 def said_by(
-    policy: Policy, version: int | None = None, count: bool = False, **call: Any
+    policy: Policy, version: int | None = None, options: dict[str, Any] | None = None, **call: Any
 ) -> list[Piece]:
     live = SimpleNamespace(tag="a:3", version=3)
 
@@ -66,7 +71,7 @@ def said_by(
         worker="w",
     )
     kind: dict[str, Any] = {"kind": "completions", "prompt": "1+1", **call}
-    asked = PolicyCall(call=Call(**kind), version=version, max_tokens=100, count=count)
+    asked = PolicyCall(call=Call(**kind), version=version, max_tokens=100, **options or {})
     found: list[Piece] = []
     asyncio.run(Answering(context).answer(asked, found.append))
     return found
@@ -86,12 +91,12 @@ def test_an_answer_comes_in_pieces_and_ends_with_its_length() -> None:
 
 def test_the_last_piece_has_the_stop_text_that_ended_the_answer() -> None:
     policy = Policy([Delta("2", ids("2", "+"), "stop", [("a:3", 0, 2)], "+")])
-    assert [piece.stop for piece in said_by(policy, stop=["+"])][-1] == "+"
+    assert together(said_by(policy, stop=["+"])).stop == "+"
 
 
 def test_a_prompt_is_counted_without_sampling() -> None:
     policy = Policy()
-    last = said_by(policy, count=True)[-1]
+    last = said_by(policy, options={"count": True})[-1]
     assert (last.finish_reason, last.prompt_tokens, last.sampled_tokens) == ("stop", 3, 0)
     assert policy.asked == []
 
@@ -152,3 +157,66 @@ def test_a_prompt_that_leaves_no_token_for_an_answer_is_refused() -> None:
     refused = together(said_by(Policy(), prompt="1" * 12))
     assert refused.failure is not None
     assert refused.failure.code == "context_length_exceeded"
+
+
+def test_each_prompt_has_as_many_answers_as_were_asked_for_with_seeds_of_their_own() -> None:
+    policy = Policy(*([Delta(text, ids(text), "stop")] for text in "2345"))
+    pieces = said_by(policy, options={"prompts": ["1", [7]], "n": 2}, seed=10)
+
+    choices = sorted(by_choice(pieces), key=lambda piece: piece.choice)
+
+    assert [piece.text for piece in choices] == ["2", "3", "4", "5"]
+    assert [prompt for prompt, _, _ in policy.asked] == [ids("1")] * 2 + [[7]] * 2
+    assert [params["seed"] for _, params, _ in policy.asked] == [10, 11, 10, 11]
+    assert [piece.prompt_tokens for piece in choices] == [1, 0, 1, 0]
+    assert [piece.last for piece in pieces].count(True) == 1
+    assert pieces[-1].last
+
+
+def test_an_echo_comes_with_the_log_probabilities_of_the_prompt_and_without_an_answer() -> None:
+    known = [TokenScore("", None), TokenScore("+", -1.0, [("+", -1.0)]), TokenScore("1", -2.0)]
+    policy = Policy(
+        [Delta(prompt_scores=known[:2]), Delta(finish_reason="abort")],
+        [
+            Delta(prompt_scores=known[:2]),
+            Delta(prompt_scores=known[2:]),
+            Delta("9", ids("9"), "length", scores=[TokenScore("9", -3.0)]),
+        ],
+    )
+    whole = together(said_by(policy, options={"echo": True, "scores": 1, "answerless": True}))
+
+    assert (whole.text, whole.finish_reason, whole.sampled_tokens) == ("1+1", "length", 0)
+    assert whole.scores == [TokenScore("1", None), *known[1:]]
+    assert [(p["max_tokens"], p["logprobs"], p["prompt_logprobs"]) for _, p, _ in policy.asked] == [
+        (1, 1, 1)
+    ] * 2
+
+
+def test_log_probabilities_of_the_prompt_are_asked_for_once() -> None:
+    known = [TokenScore("", None), TokenScore("+", -1.0), TokenScore("1", -2.0)]
+    policy = Policy(
+        [
+            Delta(prompt_scores=known),
+            Delta("2", ids("2"), scores=[TokenScore("2", -1.0)]),
+            Delta(finish_reason="abort"),
+        ],
+        [Delta("3", ids("3"), "stop", scores=[TokenScore("3", -1.5)])],
+    )
+    whole = together(said_by(policy, options={"echo": True, "scores": 0}))
+
+    assert (whole.text, [score.text for score in whole.scores]) == ("1+123", [*"1+123"])
+    assert "prompt_logprobs" not in policy.asked[1][1]
+
+
+def test_scores_name_the_likeliest_tokens_first_and_a_prompts_first_token_has_none() -> None:
+    def token(text: str, logprob: float) -> Any:
+        return SimpleNamespace(decoded_token=text, logprob=logprob)
+
+    place = {5: token("b", -3.0), 4: token("a", -0.1), 6: token("c", float("-inf"))}
+
+    assert token_scores([1, 5], [None, place], 2) == [
+        TokenScore("", None),
+        TokenScore("b", -3.0, [("a", -0.1), ("b", -3.0)]),
+    ]
+    assert token_scores([6], [place], 0) == [TokenScore("c", LOWEST)]
+    assert token_scores([6], (), None) == []
