@@ -49,7 +49,7 @@ class GatewaySettings(Settings):
         "open at once. 0: none is answered.",
     )
     policy_calls_a_minute: int = Field(
-        120, ge=1, description="Calls of policies that one API key may make in a minute."
+        3000, ge=1, description="Calls of policies that one API key may make in a minute."
     )
     policy_max_tokens: int = Field(
         4096, ge=1, description="Most tokens that the answer to one of these calls may have."
