@@ -51,7 +51,7 @@ class NotAnswered(ValueError):
 
 
 @dataclass(frozen=True)
-class Choice:
+class AskedChoice:
     """One answer to one prompt of a call."""
 
     number: int
@@ -94,13 +94,13 @@ class Answering:
             return
         of_prompts = [(each, self._params(asked, len(each), param)) for each in prompts]
         choices = [
-            Choice(at * asked.n + answer, prompt, _for_answer(params, answer), answer == 0)
+            AskedChoice(at * asked.n + answer, prompt, _for_answer(params, answer), answer == 0)
             for at, (prompt, params) in enumerate(of_prompts)
             for answer in range(asked.n)
         ]
         waiting = len(choices)
 
-        async def answered(choice: Choice) -> None:
+        async def answered(choice: AskedChoice) -> None:
             nonlocal waiting
             last = await self._choice(asked, choice, say)
             waiting -= 1
@@ -109,7 +109,7 @@ class Answering:
 
         await together(answered(choice) for choice in choices)
 
-    async def _choice(self, asked: PolicyCall, choice: "Choice", say: Say) -> Piece:
+    async def _choice(self, asked: PolicyCall, choice: "AskedChoice", say: Say) -> Piece:
         """Send an answer's pieces to `say` but the last one, which is returned."""
         call, prompt, params = asked.call, choice.prompt, choice.params
         # Parsers need the whole answer.
@@ -149,7 +149,7 @@ class Answering:
                 last.message["content"], _ = before_stop(last.message["content"], call.stop)
         return last
 
-    def _text_of(self, asked: PolicyCall, choice: "Choice") -> str:
+    def _text_of(self, asked: PolicyCall, choice: "AskedChoice") -> str:
         """Return the text of a choice's prompt, as the client sent it."""
         sent = _calls(asked)[choice.number // asked.n].prompt
         return sent if isinstance(sent, str) else self._decoded(sent)
