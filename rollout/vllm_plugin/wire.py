@@ -132,5 +132,5 @@ def _score(id: int, place: Mapping[int, Any] | None, most: int) -> TokenScore:
         return TokenScore("", None)
     likeliest = sorted(place.values(), key=lambda token: token.logprob, reverse=True)
     top = [(token.decoded_token or "", max(token.logprob, LOWEST)) for token in likeliest[:most]]
-    own = place[id]
-    return TokenScore(own.decoded_token or "", max(own.logprob, LOWEST), top)
+    token = place[id]
+    return TokenScore(token.decoded_token or "", max(token.logprob, LOWEST), top)
