@@ -22,12 +22,12 @@ from typing import Any, TypeVar
 
 import redis
 
+from headrace.death_signal import die_with
 from services.contracts.config import parse_config
 from services.contracts.groups.group_lengths import GroupLengths
 from services.contracts.records import DatasetRecord, RunRecord, RunState, WorkerRecord
 from services.contracts.weights import WeightManifest
 from services.launch.redis import Listening, bundled_server, write_config
-from services.runtime.process import die_with
 from services.store import Store
 from services.store.work.tasks import Lease
 from services.store.work.trajectories import StreamGroup

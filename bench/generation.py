@@ -23,6 +23,7 @@ from typing import Any
 from bench.installation import Installation, failures
 from bench.runner import BenchFailed, BenchPart, Figures
 from bench.workload import CONTEXT, NEW_TOKENS, PROMPTS, SAMPLES, SEQUENCES, generation_config
+from headrace.death_signal import die_with
 from rollout.settings import RolloutSettings
 from rollout.vllm.client.response import sampling_params
 from rollout.vllm.process.options import environment
@@ -31,7 +32,6 @@ from services.contracts.config.rollout import Sampling
 from services.contracts.groups.trajectory import TrajectoryGroup, decode
 from services.launch.cores import bound_to, place_here
 from services.runtime.gpus import installed_device
-from services.runtime.process import die_with
 from services.store import Store
 
 LIMIT_SECONDS = 240.0

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from bench.runner import BenchFailed
-from services.cli.client import Gateway
+from headrace.cli.client import Gateway
+from headrace.cli.output import CliError
 from services.cli.host.demo import upload_sums
-from services.cli.output import CliError
 from services.launch import LaunchError, Stack, UpOptions
 
 # The log has the weight updates as JSON, whatever the user's own settings are.

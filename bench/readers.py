@@ -30,7 +30,7 @@ from bench.fleet import RUN, durable_redis
 from bench.installation import failures
 from bench.runner import BenchFailed, BenchPart, BenchResults, Figures
 from bench.store import FULL, QUICK, measure
-from services.runtime.process import die_with
+from headrace.death_signal import die_with
 
 WORKERS = 16
 LISTENERS = 200

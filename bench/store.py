@@ -32,7 +32,7 @@ from bench.fleet import (
 )
 from bench.installation import failures
 from bench.runner import BenchFailed, BenchPart, BenchResults, Figures
-from services.runtime.process import die_with
+from headrace.death_signal import die_with
 from services.runtime.tasks import end
 
 WORKERS = (1, 16, 256, 1024)

@@ -139,9 +139,9 @@ if ! install -r "$lock"; then
         fail "pip could not install $lock; its last lines are above, all of them in $log"
     fi
 fi
-# The build uses the pinned setuptools, so it fetches nothing. The client comes first: it replaces a
-# distribution of its name that had the command too.
-for part in ./headrace .; do
+# The build uses the pinned setuptools, so it fetches nothing. The client comes last: it has the
+# command, which an earlier version of the server had, and takes away with it.
+for part in . ./headrace; do
     install --no-build-isolation -e "$part" && continue
     tail -n 20 "$log" >&2
     fail "pip could not install Headrace itself; its last lines are above, all of them in $log"

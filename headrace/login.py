@@ -2,6 +2,7 @@
 
 import ipaddress
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import httpx
@@ -9,25 +10,32 @@ import httpx
 from headrace.errors import HeadraceError
 
 USUAL = "http://127.0.0.1:8000"
+API_KEY = "api-key"
+"""The file of the data folder that has the gateway's first key."""
 
 
-def address(url: str | None) -> str:
-    """Return the gateway's address: `url`, else HEADRACE_GATEWAY_URL."""
-    given = (url or os.environ.get("HEADRACE_GATEWAY_URL") or USUAL).rstrip("/")
+def address(url: str | None, variables: Mapping[str, str] = os.environ) -> str:
+    """Return the gateway's address: `url`, else HEADRACE_GATEWAY_URL of `variables`."""
+    given = (url or variables.get("HEADRACE_GATEWAY_URL") or USUAL).strip().rstrip("/")
     return given if "://" in given else f"http://{given}"
 
 
-def api_key(url: str) -> str | None:
+def data_folder(variables: Mapping[str, str] = os.environ) -> Path:
+    """Return the data folder of an installation on this machine: HEADRACE_DATA."""
+    return Path(variables.get("HEADRACE_DATA") or "headrace-data")
+
+
+def api_key(url: str, variables: Mapping[str, str] = os.environ) -> str | None:
     """Return the key to show the gateway at `url`: HEADRACE_API_KEY, else the content of the file
     HEADRACE_API_KEY_FILE, else the key of the data folder (HEADRACE_DATA). The data folder's key
     is shown only to this machine, or to the gateway of HEADRACE_GATEWAY_URL."""
-    if key := os.environ.get("HEADRACE_API_KEY"):
-        return key
-    if file := os.environ.get("HEADRACE_API_KEY_FILE"):
+    if key := variables.get("HEADRACE_API_KEY", "").strip():
+        return _word(key, "HEADRACE_API_KEY")
+    if file := variables.get("HEADRACE_API_KEY_FILE"):
         return _text(Path(file))
-    if not (is_local(url) or url == address(None)):
+    if not (is_local(url) or url == address(None, variables)):
         return None
-    saved = Path(os.environ.get("HEADRACE_DATA") or "headrace-data", "api-key")
+    saved = data_folder(variables).absolute() / API_KEY
     return _text(saved) if saved.is_file() and os.access(saved, os.R_OK) else None
 
 
@@ -47,6 +55,10 @@ def _text(file: Path) -> str:
         text = file.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise HeadraceError(f"the key file {file} cannot be read: {error}") from None
-    if not text or not text.isascii() or any(c.isspace() for c in text):
-        raise HeadraceError(f"the key file {file} holds no key: it must hold one word")
-    return text
+    return _word(text, f"the key file {file}")
+
+
+def _word(key: str, place: str) -> str:
+    if not key or not key.isascii() or any(c.isspace() for c in key):
+        raise HeadraceError(f"{place} holds no key: it must hold one word of ASCII")
+    return key

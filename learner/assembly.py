@@ -8,6 +8,8 @@ from typing import TypeVar
 
 import torch
 
+from headrace.config_keys import CRITIC as CRITIC_PATH
+from headrace.config_keys import REFERENCE, TEACHER, text_at
 from learner.checkpoints.checkpoint_reader import (
     check_listed,
     load_copy,
@@ -48,8 +50,6 @@ from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.config.model import BPETokenizer, PretrainedModel, ScratchModel
 from services.contracts.config.objective.critic import Critic as CriticConfig
 from services.contracts.config.objective.supervised import DPO
-from services.contracts.config_keys import CRITIC as CRITIC_PATH
-from services.contracts.config_keys import REFERENCE, TEACHER, text_at
 from services.contracts.records import RunRecord
 from services.contracts.rows.rendering import use_template
 from services.estimate.inputs import Model, known_workers

@@ -13,7 +13,6 @@ from recipes.library import (
     find_recipe,
     list_chains,
     list_recipes,
-    load_yaml,
     read_recipe,
 )
 from recipes.merging import merged, place_in

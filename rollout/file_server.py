@@ -27,6 +27,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from headrace.death_signal import die_with
 from rollout.settings import RolloutSettings
 from services.contracts.weights import part_bytes
 from services.http import (
@@ -43,7 +44,7 @@ from services.models import open_below
 from services.runtime import logs
 from services.runtime.api_key import key_for, key_for_peers
 from services.runtime.children import signal_child
-from services.runtime.process import die_with, die_with_parent, keep_files_private
+from services.runtime.process import die_with_parent, keep_files_private
 from services.settings import EXIT_SETTINGS, from_command_line
 from services.store import Store
 from services.volume import FETCHING, Peers, partial_path, parts_path

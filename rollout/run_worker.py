@@ -21,6 +21,7 @@ from collections.abc import Callable
 
 from redis.exceptions import RedisError
 
+from headrace.wording import counted
 from rollout.policy.call_loop import PolicyCallLoop
 from rollout.vllm.client.connection import VLLMUnavailable
 from rollout.vllm.client.progress import TokenProgress
@@ -31,7 +32,6 @@ from rollout.work.failure_limit import RunCannotWork
 from rollout.work.leases import DRAIN_SECONDS
 from rollout.work.run_work import RunWork, WorkSource
 from services.contracts.records import WorkerRecord
-from services.contracts.wording import counted
 from services.runtime.logs import get_logger
 from services.runtime.tasks import end
 

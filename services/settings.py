@@ -22,15 +22,14 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from headrace.redaction import redacted
+from headrace.variables import POOL_NAME, places, unread
 from services.caches import place_caches
 from services.contracts.redis import redis_address
-from services.contracts.redis.redis_address import redacted
 from services.contracts.wrong_values import wrong_value
-from services.variables import places, unread
 
 __all__ = ["EXIT_SETTINGS", "Settings", "complaints", "from_command_line", "redacted"]
 
-POOL_NAME = r"^[a-z0-9][a-z0-9-]{0,62}$"
 SHORTEST_KEY = 16
 """Characters of a key in a file. A file with fewer is damaged, or its key is easily guessed."""
 EXIT_SETTINGS = 2

@@ -16,7 +16,7 @@ def run_demo(folder: Path, *options: str) -> dict[str, Any]:
     """Run the demo, and return its final figures. It succeeded, and its processes have ended."""
     data = folder / "data"
     done = subprocess.run(
-        [sys.executable, "-m", "services.cli", "demo", "--data", str(data), *options],
+        [sys.executable, "-m", "headrace", "demo", "--data", str(data), *options],
         capture_output=True,
         text=True,
         check=False,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, NoReturn
 
 # Imported once for all commands.
-import services.cli.main  # noqa: F401
+from headrace.cli import main  # noqa: F401
 
 
 def headrace(
@@ -60,7 +60,7 @@ def _be_headrace(
         os.chdir(folder)
         sys.argv = ["headrace", *arguments]
         try:
-            runpy.run_module("services.cli", run_name="__main__")
+            runpy.run_module("headrace", run_name="__main__")
             code = 0
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)

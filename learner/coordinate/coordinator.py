@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from headrace.config_keys import EditedKey
 from learner.batch.staleness import Ancestry
 from learner.checkpoints.checkpoint_retention import KeepRule
 from learner.coordinate.checkpoint_schedule import CheckpointSchedule
@@ -29,7 +30,7 @@ from learner.shared_gpu import TrainingGPU, changing, still
 from learner.state import TrainingState
 from learner.store.commands import Command
 from services.contracts.config import RLConfig
-from services.contracts.run_edits import EditedKey, value_for
+from services.contracts.run_edits import value_for
 from services.contracts.why import all_zero
 from services.runtime.logs import get_logger
 

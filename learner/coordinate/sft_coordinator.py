@@ -4,6 +4,7 @@ import time
 
 import torch
 
+from headrace.config_keys import EditedKey
 from learner.checkpoints.checkpoint_retention import KeepRule
 from learner.coordinate.checkpoint_schedule import CheckpointSchedule
 from learner.coordinate.first_rank import FirstRank, on_rank_0
@@ -17,7 +18,7 @@ from learner.publishing.versions import Version
 from learner.state import SupervisedProgress, TrainingProgress, TrainingState
 from learner.store.commands import Command
 from services.contracts.config import SFTConfig
-from services.contracts.run_edits import EditedKey, RunEdit, value_for
+from services.contracts.run_edits import RunEdit, value_for
 
 PROGRESS_SECONDS = 1.0
 """Seconds between two progress events of a run: steps of a small model take milliseconds."""

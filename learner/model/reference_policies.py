@@ -14,6 +14,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
+from headrace.config_keys import REFERENCE, TEACHER
 from learner.distributed import Ranks
 from learner.errors import UnusableModel
 from learner.model.compiling import Backend, compile_blocks
@@ -33,7 +34,6 @@ from services.contracts.config.objective.copies import (
     RefreshReference,
 )
 from services.contracts.config.objective.terms import NoKL
-from services.contracts.config_keys import REFERENCE, TEACHER
 from services.models.vocabulary import vocabulary_difference
 
 Copied = Literal["reference", "lagged", "teacher"]

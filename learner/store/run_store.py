@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from headrace.wording import on_request
 from learner.errors import RunCannotGoOn
 from learner.metrics.step_metrics import finite
 from learner.store.thread import StoreThread
@@ -21,7 +22,6 @@ from services.contracts.groups.payload import REFERENCE, bytes_outside
 from services.contracts.records import DatasetRecord, RunRecord, WorkerRecord
 from services.contracts.run_edits import RunEdit
 from services.contracts.weights import WeightManifest
-from services.contracts.wording import on_request
 from services.datasets import DatasetReader
 from services.models.path import checkpoint_of, run_named, run_with_step, step_named
 from services.recovery.record_copies import cut_commits

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 
 import msgspec
 
+from headrace.death_signal import die_with
 from learner.settings import STARTS
 from learner.supervise.requests import MAX_BYTES, RankEnded, Report, Request, SpawnRank, Terminate
 from services.runtime.children import signal_child
 from services.runtime.logs import get_logger
-from services.runtime.process import die_with, kill_marked
+from services.runtime.process import kill_marked
 from services.runtime.threads import WAITING
 
 log = get_logger(__name__)

@@ -28,10 +28,11 @@ from collections.abc import Callable
 
 import msgspec
 
+from headrace.death_signal import die_with
 from learner.settings import RENDEZVOUS
 from learner.supervise.requests import MAX_BYTES, RankEnded, Ready, Report, Request, SpawnRank
 from services.runtime.gpus import installed_device
-from services.runtime.process import die_with, die_with_parent
+from services.runtime.process import die_with_parent
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 """Signals that the ranks handle. Some schedulers send SIGTERM to every process of a job."""

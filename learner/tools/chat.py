@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from transformers.utils.logging import disable_progress_bar
 
+from headrace.terminal import escape_output
 from learner.batch.sft_rows import lacking
 from learner.errors import UnusableModel
 from learner.model.loading.model_loader import LoadedModel, end_tokens, load_model
@@ -21,7 +22,6 @@ from services.contracts.config.model import PretrainedModel
 from services.contracts.policy_calls import cut_at
 from services.contracts.rows.dataset import Row
 from services.contracts.rows.rendering import compose, plain_text, render, use_template
-from services.runtime.terminal import escape_output
 
 
 def main(arguments: list[str] | None = None) -> int:

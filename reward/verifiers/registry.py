@@ -18,6 +18,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from headrace.nearest import did_you_mean
 from reward.errors import brief
 from reward.sandbox.sandbox_host import SandboxOptions
 from reward.verifiers.base import Item, RemoteVerifier, Verdict, Verifier, VerifierParams, broken
@@ -37,7 +38,6 @@ from reward.verifiers.text.length_and_language import (
 )
 from reward.verifiers.text.structured import JsonSchemaVerifier
 from reward.verifiers.text.text_comparison import ContainsVerifier, ExactVerifier, RegexVerifier
-from services.contracts.nearest import did_you_mean
 from services.contracts.wrong_values import wrong_value
 
 GROUP = "headrace.verifiers"

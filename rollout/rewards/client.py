@@ -17,6 +17,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
+from headrace.redaction import redacted
 from services.contracts.programs import PythonOutput, PythonRequest
 from services.contracts.scores import ScoreItem, ScoreResponse, ScoreResult
 from services.contracts.teaching import (
@@ -28,7 +29,6 @@ from services.contracts.teaching import (
 from services.runtime.api_key import authorization
 from services.runtime.logs import get_logger
 from services.runtime.watched import LOOK_SECONDS, while_healthy
-from services.settings import redacted
 
 log = get_logger(__name__)
 

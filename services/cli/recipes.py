@@ -4,9 +4,9 @@ from typing import Annotated
 
 import typer
 
-from services.cli import completion
-from services.cli.options import AsJson
-from services.cli.output import CliError, escape, out, print_json, table
+from headrace.cli.options import AsJson
+from headrace.cli.output import CliError, escape, out, print_json, table
+from services.cli import config_completion as completion
 
 
 def recipes(

@@ -3,7 +3,8 @@
 import shlex
 from typing import Any
 
-from services.cli.command import CliCommand
+from headrace.cli.command import CliCommand
+from headrace.cli.command_group import unknown_option
 
 USUAL = {"model": "model.path", "dataset": "data.dataset", "data": "data.dataset"}
 """The keys that a section's name, or a key of several sections, stands for."""
@@ -21,12 +22,6 @@ class ConfigCommand(CliCommand):
             if (option := unknown_option(error)) and (hint := set_form(option, before)):
                 ctx.fail(f"No such option: {option}. {hint}")
             raise
-
-
-def unknown_option(error: Exception) -> str | None:
-    """Return the option that the parser does not know, or None for any other error."""
-    # By name: some versions of typer have their own copy of click, which is private.
-    return getattr(error, "option_name", None) if type(error).__name__ == "NoSuchOption" else None
 
 
 def set_form(option: str, args: list[str]) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from services.contracts.config_keys import MODEL_PATHS, text_at, value_at, with_value
+from headrace.config_keys import MODEL_PATHS, text_at, value_at, with_value
 from services.contracts.preview import Rendering
 from services.contracts.records import RunState, RunSummary
 

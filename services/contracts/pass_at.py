@@ -1,11 +1,8 @@
 """pass@k: the chance that at least one of k answers to a question is right."""
 
-import re
-from collections.abc import Iterable
 from math import comb
 
 EVERY = 32
-K = re.compile(r"pass_at_(\d+)")
 
 
 def ks(samples: int) -> list[int]:
@@ -16,15 +13,6 @@ def ks(samples: int) -> list[int]:
 def every_k(samples: int) -> list[int]:
     """The k that an evaluation reports: all up to EVERY, and beyond as `ks`."""
     return sorted({*range(1, min(samples, EVERY) + 1), *ks(samples)})
-
-
-def in_short(names: Iterable[str]) -> list[str]:
-    """Return the names of metrics that fit into one line or picture. Only the powers of two and
-    the largest k of pass@k stay."""
-    names = list(names)
-    known = {name: int(match[1]) for name in names if (match := K.search(name))}
-    largest = max(known.values(), default=0)
-    return [name for name in names if (k := known.get(name, 1)) == largest or not k & (k - 1)]
 
 
 def pass_at(k: int, n: int, correct: int) -> float:

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
+from headrace.config_keys import POLICY, dataset_names, text_at
 from services.contracts.config.rewards import RewardComponent
-from services.contracts.config_keys import POLICY, dataset_names, text_at
 from services.contracts.devices import GPUDevice, GPULoad
 from services.contracts.preview import Rendering
 from services.contracts.run_edits import RunEdit

@@ -5,33 +5,11 @@ on the step never changes. So a step that is trained again after a crash has the
 before. All functions here are pure.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Sequence
 
 from pydantic import BaseModel, Field
 
-EditedKey = Literal["max_steps", "max_staleness", "evaluation_every", "checkpoint_every", "lr"]
-CONFIG_KEYS: dict[EditedKey, str] = {
-    "max_steps": "training.max_steps",
-    "max_staleness": "rollout.max_staleness",
-    "evaluation_every": "evaluation.every",
-    "checkpoint_every": "training.checkpoint_every",
-    "lr": "optimizer.lr",
-}
-"""Where the config of a run that samples has what an edit may change."""
-SFT_KEYS: dict[EditedKey, str] = {
-    "max_steps": "training.max_steps",
-    "evaluation_every": "validation.every",
-    "checkpoint_every": "training.checkpoint_every",
-    "lr": "optimizer.lr",
-}
-"""Where the config of a supervised run has it."""
-
-
-def config_keys(kind: str) -> Mapping[str, str]:
-    """Return where the config of a run of this kind has what an edit may change."""
-    keys = SFT_KEYS if kind == "sft" else CONFIG_KEYS
-    return {str(key): place for key, place in keys.items()}
+from headrace.config_keys import EditedKey
 
 
 class RunEdit(BaseModel):

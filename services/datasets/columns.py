@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-from services.contracts.nearest import did_you_mean
+from headrace.nearest import did_you_mean
 from services.contracts.rows.dataset import Row
 from services.contracts.rows.messages import in_one_piece
 from services.contracts.rows.preference import PAIR, shared_prompt

@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 import xxhash
 
+from headrace.wording import counted
 from services.contracts.rows.dataset import Row
-from services.contracts.wording import counted
 from services.datasets.chats import KNOWN
 from services.datasets.columns import ColumnMapping, Source, value_of
 from services.datasets.row_checks import MAX_COLUMNS, names_in

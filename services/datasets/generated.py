@@ -11,7 +11,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from services.contracts.nearest import did_you_mean
+from headrace.nearest import did_you_mean
 from services.datasets.row_checks import DatasetError
 
 MAPPING = "reasoning_gym"

@@ -20,6 +20,7 @@ from typing import Any
 import anyio.to_thread
 from pydantic import TypeAdapter
 
+from headrace.death_signal import die_with
 from services.contracts.file_preview import FilePreview
 from services.datasets.columns import ColumnMapping
 from services.datasets.conversion import SourceFile
@@ -38,7 +39,6 @@ from services.datasets.upload import (
     published,
     size_of,
 )
-from services.runtime.process import die_with
 
 MEMORY_BYTES = 4 << 30
 CPU_SECONDS = 60

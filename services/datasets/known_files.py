@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.nearest import did_you_mean
 from services.contracts.config.rewards import RewardComponent
-from services.contracts.nearest import did_you_mean
 from services.contracts.records import DatasetDefaults
 from services.contracts.rows.dataset import Row
 from services.datasets.columns import Source

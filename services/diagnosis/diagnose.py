@@ -7,11 +7,11 @@ on and a worker can sample; otherwise the states of workers and tasks decide.
 
 from collections.abc import Iterator
 
-from services.contracts.config_keys import agents_lease
+from headrace.config_keys import agents_lease
+from headrace.wording import on_request
 from services.contracts.events import Event
 from services.contracts.records import RunState
 from services.contracts.why import Remark, Situation, Why, all_zero
-from services.contracts.wording import on_request
 from services.diagnosis.groups import missing_groups, traffic_words
 from services.diagnosis.phase import pool_starts
 from services.diagnosis.queue import queued

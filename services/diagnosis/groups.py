@@ -1,7 +1,7 @@
 """Diagnoses why the learner has too few groups, although workers are alive."""
 
+from headrace.config_keys import agents_lease
 from services.contracts.config.data import DAY
-from services.contracts.config_keys import agents_lease
 from services.contracts.records import RunRecord
 from services.contracts.why import LiveTraffic, Situation
 from services.diagnosis.verdict import Verdict

@@ -5,8 +5,8 @@
 
 from collections.abc import Sequence
 
+from headrace.wording import counted, on_request
 from services.contracts.records import NOT_SERVING, SILENT, RunState, RunSummary, WorkerRecord
-from services.contracts.wording import counted, on_request
 
 
 def phase(run: RunSummary, workers: Sequence[WorkerRecord]) -> str:

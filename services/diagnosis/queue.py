@@ -1,8 +1,8 @@
 """Diagnoses why a queued run has not started."""
 
+from headrace.wording import duration
 from services.contracts.records import Queue, RunSummary
 from services.contracts.why import Situation
-from services.contracts.wording import duration
 from services.diagnosis.phase import seconds_left
 from services.diagnosis.verdict import Verdict
 

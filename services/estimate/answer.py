@@ -2,29 +2,6 @@
 
 from pydantic import BaseModel, Field
 
-WORDS = {
-    "weights": "weights",
-    "gradients": "gradients",
-    "optimizer": "optimizer",
-    "copies": "copies (reference, lagged, critic, teacher)",
-    "published": "the version before, to publish changes",
-    "buffers": "buffers of the ranks",
-    "activations": "activations",
-    "logits": "logits",
-    "moved": "state that is moved from the GPUs",
-    "asleep": "weights of a vLLM that sleeps",
-    "checkpoint": "a checkpoint while it is written",
-    "newest": "the newest version",
-    "runtime": "driver and libraries",
-    "process": "the processes themselves",
-    "workers": "the workers on its host",
-    "cache": "keys and values",
-    "checkpoints": "checkpoints",
-    "versions": "versions for the workers",
-    "groups": "groups that are too large for Redis",
-}
-"""The parts of an estimate for people."""
-
 
 class Need(BaseModel):
     """The bytes of one part of an installation: its need and its memory."""

@@ -8,9 +8,9 @@ from typing import Annotated, TypeVar
 import httpx
 from fastapi import Depends, Path, Request
 
+from headrace.config_keys import dataset_names
+from headrace.nearest import nearest
 from services.contracts.chains import ChainRecord
-from services.contracts.config_keys import dataset_names
-from services.contracts.nearest import nearest
 from services.contracts.records import DatasetRecord, RunRecord, RunSummary
 from services.gateway.authentication import Keyring
 from services.gateway.callers import Caller

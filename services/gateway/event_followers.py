@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator
 from fastapi.sse import format_sse_event
 from redis.exceptions import RedisError
 
+from headrace.terminal import visible
 from services.contracts.events import Event
 from services.gateway.run_readers import Batches, RunReaders
 from services.runtime.logs import get_logger
-from services.runtime.terminal import visible
 from services.store import Store
 
 PIECE = 200

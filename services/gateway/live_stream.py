@@ -21,12 +21,12 @@ from weakref import WeakSet
 from fastapi.sse import format_sse_event
 from redis.exceptions import RedisError
 
+from headrace.terminal import visible
 from services.contracts.events import Event
 from services.contracts.records import RunSummary, WorkerRecord
 from services.gateway.run_index import RunIndex
 from services.runtime.logs import get_logger
 from services.runtime.tasks import end
-from services.runtime.terminal import visible
 from services.store import Store, Unreadable
 
 TICK = 0.5

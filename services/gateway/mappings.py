@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from services.contracts.nearest import did_you_mean
+from headrace.nearest import did_you_mean
 from services.contracts.strict_json import NotJSON, decode
 from services.contracts.wrong_values import wrong_value
 from services.datasets import ColumnMapping, KnownFile, known_file

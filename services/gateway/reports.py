@@ -19,9 +19,9 @@ import anyio.to_thread
 import msgspec
 from redis.exceptions import RedisError, ResponseError
 
+from headrace.config_keys import dataset_names
 from recipes import UnknownRecipe, find_recipe
 from services.contracts.chains import ChainRecord, viewed
-from services.contracts.config_keys import dataset_names
 from services.contracts.records import RunRecord, RunSummary
 from services.report.job import Job, JobRun
 from services.runtime.children import signal_child

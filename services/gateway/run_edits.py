@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from headrace.config_keys import CONFIG_KEYS, edited_keys, value_at, with_value
+from headrace.wording import predicate
 from services.contracts.config import ConfigError, RLConfig, parse_config
-from services.contracts.config_keys import value_at, with_value
 from services.contracts.records import Notes, RunRecord, RunState, Tags
-from services.contracts.run_edits import CONFIG_KEYS, RunEdit, config_keys
-from services.contracts.wording import predicate
+from services.contracts.run_edits import RunEdit
 from services.gateway.dependencies import Dependencies
 from services.http import Problem
 
@@ -106,7 +106,7 @@ def _changes(
               if key in given and given[key] != getattr(run, key)}  # fmt: skip
     changed = {key: {"from": getattr(run, key), "to": value} for key, value in fields.items()}
     config, edits = run.config, list[RunEdit]()
-    for key, place in config_keys(run.kind).items():
+    for key, place in edited_keys(run.kind).items():
         before = value_at(run.config, place)
         if key == "max_steps":
             before = run.max_steps if before is None else before
@@ -146,7 +146,7 @@ def _refused(run: RunRecord, key: str, value: Any) -> tuple[str, str] | None:
         if run.state is not RunState.QUEUED:
             why = f"it orders the queue, and the run {predicate(run.state)}"
     elif run.state.ending:
-        place = config_keys(run.kind).get(key)
+        place = edited_keys(run.kind).get(key)
         why = f"the run {predicate(run.state)}: only name, tags and notes can be changed"
         if place:
             why += f". `headrace resume {run.id} --set {place}={value}` continues it with another"
@@ -157,7 +157,7 @@ def _refused(run: RunRecord, key: str, value: Any) -> tuple[str, str] | None:
 
 def _unfit(run: RunRecord, key: str, value: Any) -> str:
     """Return why a key of an unfinished run's config cannot get a value; empty if it can."""
-    if key not in config_keys(run.kind):
+    if key not in edited_keys(run.kind):
         return "a supervised run has none"
     config = parse_config(run.config)
     if run.max_steps == 0:

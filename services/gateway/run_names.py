@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 from http import HTTPStatus
 
+from headrace.nearest import nearest
 from services.contracts.chains import ChainRecord
-from services.contracts.nearest import nearest
 from services.contracts.records import RunSummary
 from services.http import Problem
 

@@ -4,9 +4,9 @@ The learner heeds that between two steps."""
 from http import HTTPStatus
 from typing import Any
 
+from headrace.wording import on_request, predicate
 from services.contracts.events import EventKind
 from services.contracts.records import RunRecord, RunState
-from services.contracts.wording import on_request, predicate
 from services.gateway.dependencies import Dependencies
 from services.http import Problem
 

@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 from redis.exceptions import RedisError
 
+from headrace.trackers import PACKAGES
 from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.records import RunRecord
 from services.gateway.settings import GatewaySettings
@@ -31,7 +32,6 @@ from services.runtime.logs import get_logger
 from services.runtime.tasks import end
 from services.store import Store
 from services.tracking.job import TrackingJob
-from services.tracking.trackers import PACKAGES
 from services.volume import Volume
 from services.volume.run_files import METRICS
 

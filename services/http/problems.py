@@ -18,9 +18,9 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
+from headrace.nearest import nearest
 from services.contracts.config.parsing.errors import place_in_config
 from services.contracts.config.parsing.type_tags import fields_of, models_of
-from services.contracts.nearest import nearest
 from services.contracts.wrong_values import wrong_value
 from services.runtime.logs import get_logger
 

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from fastapi import Request
 from fastapi.dependencies.models import Dependant
 
+from headrace.nearest import did_you_mean
 from services.contracts.config.parsing.type_tags import fields_of, models_of
-from services.contracts.nearest import did_you_mean
 from services.contracts.wrong_values import quoted
 from services.http.problems import MAX_LISTED, Problem, ProblemItem, summary
 

@@ -13,9 +13,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from headrace.commands import exported
+from headrace.console import EscapingConsole
 from services.launch.part import Status
-from services.runtime.commands import exported
-from services.runtime.console import EscapingConsole
 
 COLOURS = {
     "ready": "green",

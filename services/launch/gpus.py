@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from services.contracts.wording import counted
+from headrace.wording import counted
 from services.launch.cores import has_accelerator
 from services.launch.options import LaunchError
 from services.runtime.gpus import (

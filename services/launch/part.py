@@ -11,7 +11,7 @@ from typing import Literal
 
 import httpx
 
-from services.runtime.terminal import one_line
+from headrace.terminal import one_line
 
 State = Literal[
     "waiting", "starting", "running", "ready", "restarting", "stopping", "stopped", "failed"

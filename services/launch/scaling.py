@@ -12,8 +12,8 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
+from headrace.wording import counted
 from services.contracts.records import RunRecord, WorkerRecord
-from services.contracts.wording import counted
 from services.launch.control import Say
 from services.launch.options import LaunchError, UpOptions
 from services.launch.part import Part

@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from headrace.death_signal import die_with
 from services.launch.part import Loading, LogFile, Part, Status
 from services.runtime.children import signal_child
 from services.runtime.logs import get_logger
-from services.runtime.process import PART, PRIVATE, RESTARTS, SUPERVISOR, die_with, kill_marked
+from services.runtime.process import PART, PRIVATE, RESTARTS, SUPERVISOR, kill_marked
 from services.settings import EXIT_SETTINGS
 
 log = get_logger(__name__)

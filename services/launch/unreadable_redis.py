@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from headrace.commands import program
 from services.launch.options import LaunchError
-from services.runtime.commands import program
 
 UNREADABLE = (
     "reading the append only file",

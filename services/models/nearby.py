@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from services.contracts.nearest import nearest
+from headrace.nearest import nearest
 from services.contracts.weights import ADAPTER_CONFIG
 from services.models.hub_cache import hub_cache_entry
 

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from services.contracts.config_keys import CRITIC, MODEL_PATHS, POLICY, REFERENCE, text_at, value_at
+from headrace.config_keys import CRITIC, MODEL_PATHS, POLICY, REFERENCE, text_at, value_at
+from headrace.wording import predicate
 from services.contracts.records import RunRecord, RunSummary
 from services.contracts.weights import ADAPTER_CONFIG
-from services.contracts.wording import predicate
 from services.models.errors import UnusableFolder
 from services.models.folder import ModelFolder, check_folder
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import anyio.to_thread
 
+from headrace.commands import program
+from headrace.redaction import redacted
+from headrace.terminal import one_line
+from headrace.wording import counted
 from services.contracts.records import DatasetRecord, RunRecord, RunSummary
-from services.contracts.wording import counted
 from services.recovery.key_copies import KeyCopy, lost_keys
 from services.recovery.record_copies import Commit, kept_datasets, kept_runs, newest_commit
-from services.runtime.commands import program
-from services.runtime.terminal import one_line
-from services.settings import redacted
 from services.store import LostWrites, Store
 
 SHOWN = 5

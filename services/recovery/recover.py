@@ -16,10 +16,10 @@ from typing import NamedTuple
 import anyio
 import anyio.to_thread
 
+from headrace.wording import counted
 from services.contracts.records import RunRecord, RunState, RunSummary
 from services.contracts.rows.task import TaskPosition
 from services.contracts.run_edits import newest_edit
-from services.contracts.wording import counted
 from services.recovery.key_copies import align_keys, revoke_again
 from services.recovery.lost_writes import Losses, late
 from services.recovery.record_copies import (

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from services.contracts.pass_at import in_short
+from headrace.metric_rows import in_short
+from headrace.terminal import one_line
 from services.report.charts import Curve
 from services.report.facts import Facts
 from services.report.parts import Chart, Charts, Part
-from services.runtime.terminal import one_line
 
 PLOTS = (
     ("reward", "Reward", "reward", ("reward/mean",), ("reward/component/",)),

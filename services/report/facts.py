@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from headrace.config_keys import dataset_names, with_value
 from services.contracts.config import ConfigError, parse_config
-from services.contracts.config_keys import dataset_names, with_value
 from services.evaluations.comparison import Comparison
 
 Row = Mapping[str, Any]

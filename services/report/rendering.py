@@ -11,9 +11,9 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
+from headrace.terminal import visible
 from services.report.charts import draw, short
 from services.report.parts import ReportSection
-from services.runtime.terminal import visible
 from services.volume import written_beside
 
 

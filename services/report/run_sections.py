@@ -8,9 +8,9 @@ from typing import Any
 
 import yaml
 
-from services.contracts.pass_at import in_short
+from headrace.metric_rows import in_short
+from headrace.wording import counted
 from services.contracts.records import RunState
-from services.contracts.wording import counted
 from services.report.curves import curves
 from services.report.facts import Difference, Facts, Row, differences, time_spent, whole_recipe
 from services.report.learning import nothing_learned

@@ -15,9 +15,9 @@ from typing import Any
 
 import structlog
 
+from headrace.terminal import visible
 from services.contracts.logs import Level, WrittenLine
 from services.runtime.secrets import masked, secret_values
-from services.runtime.terminal import visible
 
 KEPT = 1000
 """Lines that wait to be taken."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import structlog
 
-from services.runtime.terminal import unescaped, visible
+from headrace.terminal import unescaped, visible
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 

@@ -3,7 +3,7 @@
 Linux only. Two independent guards, because each has a gap the other closes:
 
 * `PR_SET_PDEATHSIG` (prctl(2)): the kernel kills a child when the thread that forked it ends. Every
-  process of Headrace sets it, as a `preexec_fn` (`die_with`) or as its first call
+  process of Headrace sets it, as a `preexec_fn` (`headrace.death_signal`) or as its first call
   (`die_with_parent`).
 * a marker in the environment, inherited by all descendants: `kill_marked` finds and kills whatever
   a dead supervisor left, grandchildren and re-parented processes included.
@@ -13,14 +13,15 @@ signal arrives, so every kill here goes through a pidfd that was opened before t
 """
 
 import contextlib
-import ctypes
 import os
 import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
+
+from headrace.death_signal import set_death_signal
 
 # `headrace up` sets these for its children (services.launch).
 INSTANCE = "HEADRACE_INSTANCE"
@@ -30,16 +31,6 @@ RESTARTS = "HEADRACE_RESTARTS"
 
 PRIVATE = 0o077
 """The umask of all processes: only their user can read what they write."""
-
-_PR_SET_PDEATHSIG = 1
-# Loaded at import: between fork and exec nothing may take the dynamic loader's lock.
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def _set_death_signal() -> None:
-    if _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"prctl(PR_SET_PDEATHSIG): {os.strerror(number)}")
 
 
 def die_with_parent() -> None:
@@ -51,7 +42,7 @@ def die_with_parent() -> None:
     more. Under `headrace up` the chain of parents then no longer leads to the supervisor, and the
     process exits at once with code 1.
     """
-    _set_death_signal()
+    set_death_signal()
     supervisor = os.environ.get(SUPERVISOR, "")
     if supervisor.isdigit() and not _descends_from(int(supervisor)):
         sys.stderr.write(f"headrace up (pid {supervisor}) has ended, and so does this process\n")
@@ -62,22 +53,6 @@ def die_with_parent() -> None:
 def keep_files_private() -> None:
     """Make this process's new files, folders and sockets readable for its user alone."""
     os.umask(PRIVATE)
-
-
-def die_with(parent: int) -> Callable[[], None]:
-    """Return a `preexec_fn` for `subprocess.Popen`: the child dies with `parent`, the caller's own
-    pid.
-
-    For programs that cannot call `die_with_parent` themselves. Start the child from a thread that
-    lives as long as the child should.
-    """
-
-    def prepare() -> None:
-        _set_death_signal()
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return prepare
 
 
 def started_at(pid: int) -> int | None:

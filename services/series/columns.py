@@ -25,7 +25,7 @@ import xxhash
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from services.contracts.metric_rows import by_set, is_step
+from headrace.metric_rows import by_set, is_step
 from services.runtime.logs import get_logger
 from services.volume.files import opened_by_umask
 from services.volume.metric_lines import MetricLines

@@ -19,10 +19,10 @@ from typing import Any
 
 import msgspec
 
-from services.contracts.metric_rows import by_set, is_step
+from headrace.metric_rows import by_set, is_step
+from headrace.trackers import Carried, Tracker, opened
 from services.runtime.process import die_with_parent, keep_files_private
 from services.tracking.job import TrackingJob
-from services.tracking.trackers import Carried, Tracker, opened
 from services.volume import written_beside
 from services.volume.metric_lines import MetricLines
 from services.volume.run_files import parsed_row

@@ -16,7 +16,7 @@ from pathlib import Path
 import anyio.to_thread
 import xxhash
 
-from services.contracts.redis.redis_address import redacted
+from headrace.redaction import redacted
 from services.contracts.weights import WeightFile
 from services.runtime.api_key import authorization
 from services.runtime.logs import get_logger

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from urllib.parse import quote, unquote, urlsplit
 
-from services.contracts.redis.redis_address import redacted
+from headrace.redaction import redacted
 
 FETCHING = "X-Headrace-Fetching"
 """Answer header: the host is downloading the file, and lacks the requested bytes so far."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from services.cli.client import Gateway
+from headrace.cli.client import Gateway
 from services.launch import Stack, supervised_part
 from tests.chaos.killing import REAL, SEED, Chaos, options
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from services.cli.client import Away, Gateway
-from services.contracts.events import Event
+from headrace.cli.client import Away, Gateway
+from headrace.cli.events import Event
 from services.launch import Stack, UpOptions
 from tests.chaos.victims import kill
 

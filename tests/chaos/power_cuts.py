@@ -17,7 +17,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from services.cli.client import Away
+from headrace.cli.client import Away
 from services.cli.host.demo import upload_sums
 from tests.chaos.killing import ETA, FINAL, REAL, SEED
 from tests.integration.installation.conftest import SCRIPTED

@@ -21,7 +21,7 @@ from typing import Any
 import redis
 
 from bench.runner import machine
-from services.cli.client import Gateway
+from headrace.cli.client import Gateway
 from services.launch import Stack
 from services.runtime.process import PART, marked
 from services.store.keys import run_key

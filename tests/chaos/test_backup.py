@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.client import Gateway
+from headrace.cli.client import Gateway
 from services.launch import Stack
 from tests.chaos.killing import REAL, ROOT, Chaos, options
 from tests.chaos.victims import ranks
@@ -29,7 +29,7 @@ STEPS = 160 if REAL else 20
 def headrace(*arguments: str) -> dict[str, object]:
     """A command as a user gives it, without any HEADRACE_* variable."""
     done = subprocess.run(
-        [sys.executable, "-m", "services.cli", *arguments, "--json"],
+        [sys.executable, "-m", "headrace", *arguments, "--json"],
         capture_output=True,
         text=True,
         check=False,

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from services.runtime.process import die_with
+from headrace.death_signal import die_with
 from tests.integration.learner.conftest import Place
 from tests.ports import own_ports
 

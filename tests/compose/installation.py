@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 
-from services.cli.client import Away, Gateway
+from headrace.cli.client import Away, Gateway
 from tests.ports import own_ports
 
 ROOT = Path(__file__).parents[2]

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from headrace.cli.client import Gateway
 from rollout.vllm.client.policy_client import PolicyClient
 from rollout.vllm.client.weight_loader import WeightUpdate
 from rollout.vllm.process.options import ServerConfig
 from rollout.vllm.process.server import VLLMServer
-from services.cli.client import Gateway
 from services.cli.host.demo import upload_sums
 from services.contracts.config.vllm import VLLM
 from services.launch import Stack, UpOptions

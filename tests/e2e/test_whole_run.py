@@ -18,8 +18,8 @@ import httpx
 import openai
 import pytest
 
+from headrace.cli.client import Gateway
 from services.caches import FOLDERS
-from services.cli.client import Gateway
 from services.cli.host.demo import upload_sums
 from services.launch import Stack, UpOptions
 from tests.e2e import recorded_vllm
@@ -273,7 +273,7 @@ def test_a_whole_run_reads_no_file_that_another_user_could_have_made(
     recording = os.environ | {"OPENED_FILES_LOG": str(opened), "PYTHONPATH": paths()}
     for folder in FOLDERS:
         recording.pop(folder, None)
-    command = [sys.executable, "-m", "services.cli", "chat", checkpoint, "1+2="]
+    command = [sys.executable, "-m", "headrace", "chat", checkpoint, "1+2="]
     subprocess.run(command, env=recording, check=True, capture_output=True, timeout=120)
 
     lines = [line.partition("\t") for line in opened.read_text().splitlines()]

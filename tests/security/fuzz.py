@@ -272,7 +272,7 @@ class Fuzzer:
 
 def main(cases: int, seed: int) -> int:
     """Fuzz an installation, then have it train a run. Returns the exit code."""
-    from services.cli.client import Gateway
+    from headrace.cli.client import Gateway
     from services.launch import Stack, UpOptions
     from services.runtime.api_key import authorization
     from tests.integration.installation.conftest import SCRIPTED, Installation

@@ -13,12 +13,12 @@ import msgspec
 import redis
 from redis.asyncio import Redis
 
+from headrace.death_signal import die_with
 from services.launch.redis import Listening, bundled_server, write_config
 from services.launch.redis_trial import increments
 from services.recovery.lost_writes import compare
 from services.recovery.record_copies import LEDGER, Commit, keep_dataset, keep_run
 from services.recovery.recover import cut_ledgers, recover
-from services.runtime.process import die_with
 from services.store import Store
 from services.volume import checksum
 from tests.integration.launch.conditions import eventually

@@ -14,7 +14,7 @@ import pytest
 import redis
 from typer.testing import CliRunner, Result
 
-from services.cli.main import root
+from headrace.cli.main import root
 from services.launch import DataFolder
 from services.launch.data_folder import AGREED, COPY, REDIS
 from services.launch.redis import bundled_server

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from headrace.cli import client
+from headrace.cli.events import Event
 from learner.checkpoints.checkpoint_reader import verify
-from services.cli import client
-from services.contracts.events import Event
 from services.contracts.records import RunState
 from tests.integration.gateway.servers import GatewayProcess, RedisServer, upload
 from tests.integration.launch.conditions import eventually

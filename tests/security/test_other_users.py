@@ -24,12 +24,13 @@ import httpx
 import pytest
 import redis
 
+from headrace.death_signal import die_with
 from rollout.vllm.process.server import make_server_folder
 from rollout.vllm_plugin.routes import OnlyRoutesInUse
 from services.launch import Stack, UpOptions
 from services.launch.up import _page
 from services.runtime.api_key import authorization
-from services.runtime.process import INSTANCE, die_with, marked
+from services.runtime.process import INSTANCE, marked
 from tests.integration.launch.conditions import eventually
 from tests.security.listening import abstract_sockets, listening_ports, unix_sockets
 
@@ -90,7 +91,7 @@ def as_ordinary_user(folder: Path) -> tuple[str, dict[str, str], dict[str, Any]]
     system = f"/usr/bin/python3.{sys.version_info.minor}"
     for python in (sys.executable, system):
         with contextlib.suppress(OSError, subprocess.CalledProcessError):
-            imports = [python, "-c", "import services.cli.main, uvicorn"]
+            imports = [python, "-c", "import headrace.cli.main, uvicorn"]
             subprocess.run(imports, check=True, cwd=folder, env=theirs, **user)
             for path in (folder, *folder.iterdir()):
                 os.chown(path, DAEMON, DAEMON)
@@ -108,7 +109,7 @@ def up(folder: Path) -> Iterator[Up]:
     arguments = ("up", "--data", str(data), "--port", "0", "--reward-port", "0")
     with output.open("w") as said:
         process = subprocess.Popen(
-            [python, "-m", "services.cli", *arguments, "--only", "redis,gateway,reward"],
+            [python, "-m", "headrace", *arguments, "--only", "redis,gateway,reward"],
             stdout=said,
             stderr=subprocess.STDOUT,
             preexec_fn=die_with(os.getpid()),

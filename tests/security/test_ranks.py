@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from services.runtime.process import die_with
+from headrace.death_signal import die_with
 from services.settings import EXIT_SETTINGS
 from tests.integration.learner.conftest import Place, placed, stored
 from tests.integration.learner.test_runs import SFT, add_sums, submit

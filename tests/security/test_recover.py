@@ -23,7 +23,7 @@ STEPS = 16
 def headrace(box: Box, *arguments: str) -> subprocess.CompletedProcess[str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")}
     return subprocess.run(
-        [sys.executable, "-m", "services.cli", *arguments, "--data", str(box.data)],
+        [sys.executable, "-m", "headrace", *arguments, "--data", str(box.data)],
         env=kept | SCRIPTED | {"HEADRACE_API_KEY": "hr-box"},
         capture_output=True,
         text=True,

@@ -14,9 +14,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from headrace.console import EscapingConsole
+from headrace.terminal import one_line, visible
 from services.contracts.records import RunState, WorkerRecord
-from services.runtime.console import EscapingConsole
-from services.runtime.terminal import one_line, visible
 from services.store import Store
 from tests.integration.gateway.servers import GatewayProcess, RedisServer, upload
 from tests.integration.store.scene import record
@@ -119,7 +119,7 @@ COMMANDS = (
 )
 SCRIPT = """
 import sys
-from services.cli import main
+from headrace.cli import main
 for line in sys.argv[1:]:
     print(f"== {line}", flush=True)
     sys.argv = ["headrace", *line.split()]

@@ -209,7 +209,7 @@ def test_each_message_in_the_table_of_problems_is_one_that_the_code_prints() -> 
     assert gone == []
 
 
-PRINTING = ("services", "rollout", "reward", "learner")
+PRINTING = ("headrace", "services", "rollout", "reward", "learner")
 
 
 def follow(parts: list[str], text: str) -> bool:

@@ -11,13 +11,13 @@ import yaml
 from typer.main import get_command
 
 from deploy.guide_tables import with_tables
+from headrace.cli.main import root
 from recipes import find_recipe, list_recipes, merged
 from reward.verifiers.base import Item
 from reward.verifiers.graders.shapes import GraderParams
 from reward.verifiers.graders.worker_verifier import verdict_of
 from reward.verifiers.plain_function import FunctionVerifier
 from reward.verifiers.registry import parse_params
-from services.cli.main import root
 from services.contracts.config import RLConfig, SFTConfig, parse_config
 from services.contracts.config.parsing.type_tags import key_paths
 from tests.unit.reward.graders import graded

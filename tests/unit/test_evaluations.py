@@ -7,12 +7,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from headrace.metric_rows import in_short
 from services.contracts.config.data import PromptOptions
 from services.contracts.config.evaluation import Evaluation, resolved
 from services.contracts.config.rewards import RewardComponent
 from services.contracts.config.rollout import Sampling
 from services.contracts.evaluation import AnsweredRow, EvaluationRecord
-from services.contracts.pass_at import in_short
 from services.evaluations import (
     Measured,
     measured,

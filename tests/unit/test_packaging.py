@@ -90,7 +90,7 @@ def test_base_is_free_of_what_needs_a_gpu_image() -> None:
         "services.store",
         "services.launch",
         "services.gateway.app",
-        "services.cli",
+        "headrace.cli.main",
     ],
 )
 def test_the_control_plane_imports_neither_torch_nor_vllm(module: str) -> None:

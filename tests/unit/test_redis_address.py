@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from services.contracts.redis.redis_address import RedisAddress, parse, redacted, with_password
+from headrace.redaction import redacted
+from services.contracts.redis.redis_address import RedisAddress, parse, with_password
 from services.settings import Settings, complaints
 
 

@@ -7,12 +7,12 @@ import pytest
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
+from headrace.variables import OTHERS, SETTINGS, places, unread, values
 from learner.settings import LearnerSettings
 from reward.settings import RewardSettings
 from rollout.settings import RolloutSettings
 from services.gateway.settings import GatewaySettings
 from services.settings import Settings, complaints, from_command_line
-from services.variables import OTHERS, SETTINGS, places, unread
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -157,3 +157,22 @@ def test_a_list_that_is_not_json_is_named_with_its_variable_and_the_format(
         "HEADRACE_VERIFIERS: is not JSON. Write a list as "
         """'["one", "two"]', and a mapping as '{"name": "value"}'"""
     ]
+
+
+def test_the_command_reads_a_file_of_variables_as_a_shell_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = ["# a comment", "export HEADRACE_POOL='a b' # why", 'HEADRACE_DATA="x#y"', "OTHER=1"]
+    lines += ["HEADRACE_GATEWAY_URL=http://box:1#a # why", "headrace_api_key= hr-1 "]
+    Path(".env").write_text("\n".join(lines))
+    for name in values():
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HEADRACE_DATA", "wins")
+
+    assert values() == {
+        "HEADRACE_POOL": "a b",
+        "HEADRACE_DATA": "wins",
+        "HEADRACE_GATEWAY_URL": "http://box:1#a",
+        "HEADRACE_API_KEY": "hr-1",
+    }

@@ -24,7 +24,7 @@ esac
 shift 3
 echo "$@" >>"$ASKED"
 if [ -n "$PIP_FAILS" ] && echo "$@" | grep -q locks; then echo "$PIP_FAILS"; exit 1; fi
-case "$*" in *"-e .") echo "#!$PWD/.venv/bin/python" >.venv/bin/headrace ;; esac
+case "$*" in *"-e ./headrace") echo "#!$PWD/.venv/bin/python" >.venv/bin/headrace ;; esac
 """
 
 
@@ -78,7 +78,7 @@ class Project:
         return [line.replace("--no-deps --progress-bar off ", "") for line in lines]
 
 
-OURS = ["--no-build-isolation -e ./headrace", "--no-build-isolation -e ."]
+OURS = ["--no-build-isolation -e .", "--no-build-isolation -e ./headrace"]
 FROM_CPU = ["-r deploy/locks/cpu.txt", *OURS]
 FROM_GPU = ["-r deploy/locks/gpu.txt", *OURS]
 

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+NEEDS = ["httpx", "pydantic", "pyyaml", "rich", "typer"]
 SERVER = {"bench", "learner", "recipes", "reward", "rollout", "services"}
 UNTRACKED = ("__pycache__", "node_modules", "*.egg-info")
 
@@ -73,15 +74,22 @@ def test_the_context_of_an_image_has_what_the_image_copies() -> None:
     assert [name for name in copied() if f"!{name}" not in allowed and "locks" not in name] == []
 
 
-def test_the_wheel_of_the_client_has_one_package_and_two_needs(wheels: dict[str, Wheel]) -> None:
+def test_the_wheel_of_the_client_has_one_package_and_few_needs(wheels: dict[str, Wheel]) -> None:
     client = wheels["headrace"]
     assert client.packages == {"headrace"}
     assert {Path(name).suffix for name in client.names if name.startswith("headrace/")} == {
         ".py",
         ".typed",
     }
-    assert client.needs == ["httpx>=0.28", "pydantic>=2.10"]
-    assert (client.commands, client.has_license) == ("", True)
+    modules = {
+        str(file.relative_to(ROOT))
+        for file in (ROOT / "headrace").rglob("*.py")
+        if "build" not in file.parts
+    }
+    assert modules <= set(client.names), "pyproject.toml lists each package"
+    assert [re.split("[>=]", need)[0] for need in client.needs] == NEEDS
+    assert "headrace = headrace.cli:app" in client.commands
+    assert client.has_license
 
 
 def test_the_wheel_of_the_server_needs_the_client_of_its_version(wheels: dict[str, Wheel]) -> None:
@@ -89,7 +97,7 @@ def test_the_wheel_of_the_server_needs_the_client_of_its_version(wheels: dict[st
     assert server.packages == SERVER
     assert f"headrace=={wheels['headrace'].version}" in server.needs
     assert server.version == wheels["headrace"].version
-    assert "headrace = services.cli:app" in server.commands
+    assert "headrace = " not in server.commands, "the client has the command"
     for name in ("guide/index.html", "page/dist/index.html"):
         assert f"services/gateway/{name}" in server.names
 
@@ -104,19 +112,38 @@ def needed(name: str, found: set[str]) -> None:
             needed(re.split(r"[\[><=!~; ]", line)[0], found)
 
 
-def test_the_client_works_where_only_its_needs_are_installed(
-    wheels: dict[str, Wheel], tmp_path: Path
-) -> None:
+@pytest.fixture(scope="module")
+def alone(wheels: dict[str, Wheel], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the client's wheel and what it needs, and nothing else."""
+    folder = tmp_path_factory.mktemp("alone")
     with zipfile.ZipFile(wheels["headrace"].file) as archive:
-        archive.extractall(tmp_path)
+        archive.extractall(folder)
     names: set[str] = set()
-    needed("httpx", names)
-    needed("pydantic", names)
+    for name in NEEDS:
+        needed(name, names)
     for name in names:
         for file in distribution(name).files or ():
             top = file.parts[0]
-            if top != ".." and not (tmp_path / top).exists():
-                (tmp_path / top).symlink_to(str(distribution(name).locate_file(top)))
+            if top != ".." and not (folder / top).exists():
+                (folder / top).symlink_to(str(distribution(name).locate_file(top)))
+    return folder
+
+
+def run_alone(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        # Without -S the environment's own packages would be there.
+        [sys.executable, "-S", *arguments],
+        env={"PYTHONPATH": str(folder), "PATH": os.environ["PATH"]},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_client_works_where_only_its_needs_are_installed(
+    wheels: dict[str, Wheel], alone: Path
+) -> None:
     code = (
         "from importlib.metadata import version\n"
         "from importlib.util import find_spec\n"
@@ -125,13 +152,21 @@ def test_the_client_works_where_only_its_needs_are_installed(
         "try: Client('http://127.0.0.1:9', retries=0).runs.get('a')\n"
         "except Unreachable as error: print(error)\n"
     )
-    done = subprocess.run(
-        # Without -S the environment's own packages would be there.
-        [sys.executable, "-S", "-c", code],
-        env={"PYTHONPATH": str(tmp_path), "PATH": os.environ["PATH"]},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_alone(alone, "-c", code)
     assert done.stdout.startswith(f"[] {wheels['headrace'].version}\nno answer from "), done.stderr
+
+
+def test_the_command_works_where_only_the_client_is_installed(alone: Path) -> None:
+    shown = run_alone(alone, "-m", "headrace", "--help")
+    assert "  runs         List runs, newest first" in shown.stdout, shown.stderr
+    assert "With headrace-server on this machine also:\n  demo, up, doctor" in shown.stdout
+    for command in ("up", "backup"):
+        refused = run_alone(alone, "-m", "headrace", command, "--data", "x")
+        assert refused.stderr == (
+            f"error: headrace {command} needs the server on this machine: "
+            "pip install headrace-server\n"
+        )
+        assert refused.returncode == 1
+    away = run_alone(alone, "-m", "headrace", "runs", "--gateway", "http://127.0.0.1:9")
+    assert away.stderr.startswith("error: no gateway at http://127.0.0.1:9: ")
+    assert away.returncode == 3

@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
+from headrace.nearest import did_you_mean
 from reward.verifiers.base import shown
-from services.contracts.nearest import did_you_mean
 
 MAX_FORMULA = 2000
 """Characters."""

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from headrace.nearest import did_you_mean
 from reward.verifiers.base import VerifierParams, shown
 from reward.verifiers.graders import formulas
 from reward.verifiers.graders.templates import MAX_TEMPLATE, parsed
-from services.contracts.nearest import did_you_mean
 
 MAX_DEPTH = 8
 """How many graders may be nested in each other."""

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from headrace.nearest import did_you_mean
 from reward.verifiers.base import shown
-from services.contracts.nearest import did_you_mean
 
 MAX_TEMPLATE = 100_000
 """Characters of a template."""

@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from headrace.nearest import did_you_mean
 from reward.verifiers.base import (
     BadReferenceError,
     Item,
@@ -15,7 +16,6 @@ from reward.verifiers.base import (
     shown,
 )
 from reward.verifiers.tasks.instructions import INSTRUCTIONS
-from services.contracts.nearest import did_you_mean
 from services.contracts.scores import ScoreStatus
 
 

@@ -15,6 +15,7 @@ from importlib.metadata import version
 from tokenize import TokenError
 from typing import Any
 
+from headrace.nearest import did_you_mean
 from reward.errors import brief
 from reward.verifiers.base import (
     BadReferenceError,
@@ -27,7 +28,6 @@ from reward.verifiers.base import (
     shown,
 )
 from reward.verifiers.math.final_answer import tagged
-from services.contracts.nearest import did_you_mean
 from services.contracts.scores import ScoreStatus
 
 PACKAGE = "reasoning_gym"

@@ -20,6 +20,7 @@ import zlib
 from pathlib import Path
 from typing import IO
 
+from headrace.death_signal import die_with
 from rollout.aio import finish
 from rollout.vllm.client.policy_client import PolicyClient
 from rollout.vllm.process.log_follower import follow
@@ -27,7 +28,7 @@ from rollout.vllm.process.logs import explained
 from rollout.vllm.process.options import ServerConfig, command_line, environment
 from rollout.vllm_plugin.lora_slot import AdapterSlot, slot_for
 from services.runtime.logs import get_logger
-from services.runtime.process import die_with, started_at
+from services.runtime.process import started_at
 
 log = get_logger(__name__)
 

@@ -9,6 +9,7 @@ from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
+from headrace.wording import counted
 from rollout.run_events import RunEvents
 from rollout.settings import RolloutSettings
 from rollout.vllm.client.policy_client import PolicyClient
@@ -22,7 +23,6 @@ from rollout.vllm.process.start_times import StartTimes, start_key
 from services.contracts.config import RLConfig
 from services.contracts.config.vllm import CACHE_BYTES, VLLM, spelled
 from services.contracts.records import RunRecord, WorkerRecord
-from services.contracts.wording import counted
 from services.estimate.inputs import Model, Worker, of_half
 from services.estimate.model_shape import shape_of
 from services.estimate.one_gpu import with_share

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from services.cli.agents.command_player import LOOK_SECONDS, Ended, check_sendable
-from services.cli.output import CliError
+from headrace.cli.agents.command_player import LOOK_SECONDS, Ended, check_sendable
+from headrace.cli.output import CliError
 from services.environments.playing import (
     Environment,
     EnvironmentFailed,

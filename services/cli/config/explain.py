@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from services.cli import completion
-from services.cli.options import AsJson
-from services.cli.output import CliError, out, print_json
-from services.runtime.terminal import one_line
+from headrace.cli.options import AsJson
+from headrace.cli.output import CliError, out, print_json
+from headrace.terminal import one_line
+from services.cli import config_completion as completion
 
 if TYPE_CHECKING:
     from services.cli.config.explained_keys import Child, Explained, Meaning

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from services.cli import completion
-from services.cli.options import AsJson, GatewayURL
-from services.cli.output import CliError, escape, out, print_json
+from headrace.cli import completion
+from headrace.cli.options import AsJson, GatewayURL
+from headrace.cli.output import CliError, escape, out, print_json
 
 if TYPE_CHECKING:
     from services.contracts.devices import GPUDevice
@@ -159,7 +159,7 @@ def _model_here() -> str | None:
 
 def _newest_dataset(gateway: str | None) -> str | None:
     """Return the newest dataset, or None without a gateway or a dataset."""
-    from services.cli.client import Gateway
+    from headrace.cli.client import Gateway
 
     try:
         records = list(Gateway(gateway, answer=completion.WAIT).pages("/v1/datasets", "datasets"))

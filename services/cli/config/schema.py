@@ -4,9 +4,9 @@ from typing import Annotated, Any
 
 import typer
 
-from services.cli.command import Commands
-from services.cli.options import AsJson
-from services.cli.output import CliError, print_json
+from headrace.cli.command import Commands
+from headrace.cli.options import AsJson
+from headrace.cli.output import CliError, print_json
 
 commands = Commands(help="The run config as a document for editors and programs.")
 KINDS = ("rl", "sft")

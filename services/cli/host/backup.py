@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from services.cli.options import AsJson, Data, data_folder
-from services.cli.output import CliError, out, print_json, refusal, size
-from services.contracts.wording import counted
+from headrace.cli.options import AsJson, Data, data_folder
+from headrace.cli.output import CliError, out, print_json, refusal, size
+from headrace.wording import counted
 
 if TYPE_CHECKING:
     from services.backup.archive import Index

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from services.cli.options import AsJson
-from services.cli.output import FAILED, INTERRUPTED, CliError, err, escape, out
+from headrace.cli.options import AsJson
+from headrace.cli.output import FAILED, INTERRUPTED, CliError, err, escape, out
 
 
 def bench(

@@ -195,8 +195,8 @@ def gateway(url: str, folder: Path) -> Iterator[Finding]:
     """Check that the gateway answers this command's key, and the gateway's clock."""
     import httpx
 
-    from services.cli.client import Gateway
-    from services.cli.output import CliError
+    from headrace.cli.client import Gateway
+    from headrace.cli.output import CliError
 
     try:
         answer = httpx.get(f"{url.rstrip('/')}/healthz", timeout=3, trust_env=False)

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from services.cli.client import Gateway
+from headrace.cli.client import Gateway
+from headrace.cli.interrupts import interruptible
+from headrace.cli.output import INTERRUPTED, CliError, err, refusal
+from headrace.cli.runs.chains import watch_chain
+from headrace.commands import exported, pasted
+from headrace.wording import counted
 from services.cli.host import demo_agents
-from services.cli.interrupts import interruptible
-from services.cli.output import INTERRUPTED, CliError, err, refusal
-from services.cli.runs.chains import watch_chain
-from services.contracts.wording import counted
 from services.launch import LaunchError, Stack, UpOptions
 from services.runtime.api_key import API_KEY
-from services.runtime.commands import exported, pasted
 from services.settings import Settings
 
 HELD_OUT = 200

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from services.cli.options import AsJson, Data, GatewayURL, data_folder, folder_source
-from services.cli.output import FAILED, escape, out, print_json
+from headrace.cli.options import AsJson, Data, GatewayURL, data_folder, folder_source
+from headrace.cli.output import FAILED, escape, out, print_json
 
 if TYPE_CHECKING:
     from services.cli.host.checks import Finding
@@ -59,7 +59,7 @@ def _findings(data: Data, gateway: GatewayURL) -> "Iterator[Finding]":
 
 
 def _redis_url() -> str | None:
-    from services.variables import places
+    from headrace.variables import places
 
     if "HEADRACE_REDIS_URL" not in places():
         return None

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.cli.options import AsJson, Data, data_folder
+from headrace.cli.output import CliError, out, print_json, refusal
 from services.cli.host.backup import RedisURL
-from services.cli.options import AsJson, Data, data_folder
-from services.cli.output import CliError, out, print_json, refusal
 
 if TYPE_CHECKING:
     from services.recovery.recover import Recovered

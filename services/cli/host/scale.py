@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from services.cli.options import AsJson, Data, data_folder
-from services.cli.output import CliError, out, print_json, refusal
+from headrace.cli.options import AsJson, Data, data_folder
+from headrace.cli.output import CliError, out, print_json, refusal
 
 SCALABLE = "rollout"
 

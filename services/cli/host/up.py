@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from services.cli.options import AsJson, Data, data_folder
-from services.cli.output import err, refusal
-from services.variables import places
+from headrace.cli.options import AsJson, Data, data_folder
+from headrace.cli.output import err, refusal
+from headrace.variables import places
 
 FLAGS = {
     "HEADRACE_RANKS": "--ranks",

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace.cli.options import AsJson, Data, GatewayURL, connect, run_and_step
+from headrace.cli.output import FINAL, INTERRUPTED, CliError, err, escape, print_json
+from headrace.cli.runs.chains import run_of
 from services.cli.models.checkpoints import checkpoint_of, run_with_step
 from services.cli.models.learner_tools import run_tool
-from services.cli.options import AsJson, Data, GatewayURL, connect, run_and_step
-from services.cli.output import FINAL, INTERRUPTED, CliError, err, escape, print_json
-from services.cli.runs.chains import run_of
 from services.contracts.weights import ADAPTER_CONFIG
 
 if TYPE_CHECKING:
-    from services.cli.client import Gateway
+    from headrace.cli.client import Gateway
 
 ENDING = (*FINAL, "cancelling")
 
@@ -83,7 +83,7 @@ def chat(
 def _record(api: "Gateway", reference: str) -> dict[str, Any]:
     """Return the record of a run, or of a chain's present run. Without a gateway, say what works
     without it."""
-    from services.cli.client import Away
+    from headrace.cli.client import Away
 
     try:
         return run_of(api, reference)

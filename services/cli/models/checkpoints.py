@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from services.cli.options import data_folder, folder_source
-from services.cli.output import FINAL, CliError
-from services.contracts.wording import counted, predicate
+from headrace.cli.options import data_folder, folder_source
+from headrace.cli.output import FINAL, CliError
+from headrace.wording import counted, predicate
 
 if TYPE_CHECKING:
-    from services.cli.client import Gateway
+    from headrace.cli.client import Gateway
 
 
 def run_with_step(api: "Gateway", record: dict[str, Any], step: int | None) -> dict[str, Any]:

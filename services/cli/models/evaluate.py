@@ -6,8 +6,8 @@ from urllib.parse import quote
 
 import typer
 
-from services.cli.options import AsJson, Dataset, GatewayURL, connect
-from services.cli.output import (
+from headrace.cli.options import AsJson, Dataset, GatewayURL, connect
+from headrace.cli.output import (
     FINAL,
     INTERRUPTED,
     CliError,
@@ -17,11 +17,11 @@ from services.cli.output import (
     print_json,
     state,
 )
+from headrace.wording import counted, predicate
 from services.cli.runs.overrides import Set, overrides_from
-from services.contracts.wording import counted, predicate
 
 if TYPE_CHECKING:
-    from services.cli.client import Gateway
+    from headrace.cli.client import Gateway
 
 POLL_SECONDS = 1.0
 SHOWN = 10
@@ -171,7 +171,7 @@ def _other(
     api: "Gateway", against: str, request: dict[str, Any], mine: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the evaluation to compare with. It exists, or is queued with the options of `mine`."""
-    from services.cli.client import NotFound
+    from headrace.cli.client import NotFound
 
     names = ("dataset", "pool", "priority", "rows")
     kept: dict[str, Any] = {key: request[key] for key in names if key in request}

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli.options import AsJson, Data, GatewayURL, connect, run_and_step
+from headrace.cli.output import CliError, err, escape, out, print_json
+from headrace.cli.runs.chains import run_of
 from services.cli.models.checkpoints import checkpoint_of, run_with_step
 from services.cli.models.learner_tools import run_tool
-from services.cli.options import AsJson, Data, GatewayURL, connect, run_and_step
-from services.cli.output import CliError, err, escape, out, print_json
-from services.cli.runs.chains import run_of
 from services.contracts.weights import ADAPTER_CONFIG
 
 OURS = ("training", "manifest.json")

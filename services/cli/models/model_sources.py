@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from headrace.cli.output import CliError
 from services.cli.models.learner_tools import run_tool
-from services.cli.output import CliError
 
 Say = Callable[[str], None]
 PART = ".part"

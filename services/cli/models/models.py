@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from services.cli.command import Commands
-from services.cli.options import AsJson
-from services.cli.output import CliError, err, escape, out, print_json, size, table
+from headrace.cli.command import Commands
+from headrace.cli.options import AsJson
+from headrace.cli.output import CliError, err, escape, out, print_json, size, table
 
 commands = Commands(help="Get a model, and list those that are here.")
 FOLDER = "models"

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from services.contracts.config_keys import POLICY, value_at, with_value
+from headrace.config_keys import POLICY, value_at, with_value
 
 NAMED = (POLICY, "data.dataset", "data.prompts_per_epoch")
 """Keys that each run gives, so that they say nothing about the recipe."""

@@ -21,8 +21,9 @@ from typing import (
 
 import typer
 
-from services.cli.completion import settings
-from services.cli.output import CliError, err, escape
+from headrace.cli.output import CliError, err, escape
+from headrace.cli.values import set_value
+from services.cli.config_completion import settings
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -65,28 +66,6 @@ def overrides_from(settings: list[str], steps: bool = False) -> dict[str, Any]:
         section, last = _place_of(parts, result)
         section[last] = value
     return result
-
-
-def set_value(key: str, text: str) -> Any:
-    """Parse the text of `--set KEY=TEXT` as YAML. 1e-6 is a number here, although YAML 1.1 reads it
-    as text. Raises CliError, also for a mapping with a repeated key, and for a comment."""
-    import yaml
-
-    from recipes import load_yaml
-
-    try:
-        value = _number(load_yaml(text))
-    except yaml.YAMLError as error:
-        reason = f" ({problem})" if (problem := getattr(error, "problem", None)) else ""
-        raise CliError(
-            f"--set {key}: {text!r} is not a YAML value{reason}; quote it twice"
-        ) from None
-    if text.count("#") > repr(value).count("#"):
-        raise CliError(
-            f"--set {key}: {text!r} is a YAML value, in which # begins a comment that would be "
-            f"lost; quote it twice: --set '{key}=\"…\"'"
-        )
-    return value
 
 
 def _typed(key: str, parts: list[str], text: str) -> Any:
@@ -241,12 +220,3 @@ def _index(values: list[Any], key: str, path: str) -> int:
         return place_in(values, key, path)
     except ConfigError as error:
         raise CliError(f"--set {error}") from None
-
-
-def _number(value: Any) -> Any:
-    if isinstance(value, str):
-        try:
-            return float(value) if "e" in value.lower() else value
-        except ValueError:
-            return value
-    return value

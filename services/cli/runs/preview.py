@@ -4,12 +4,12 @@ from typing import Annotated, Any
 
 import typer
 
-from services.cli.options import AsJson, Dataset, GatewayURL, connect
-from services.cli.output import escape, out, print_json
+from headrace.cli.options import AsJson, Dataset, GatewayURL, connect
+from headrace.cli.output import escape, out, print_json
+from headrace.cli.runs.printed_rows import show_checked, show_rendering
+from headrace.wording import counted
 from services.cli.runs.overrides import Set
-from services.cli.runs.printed_rows import show_checked, show_rendering
 from services.cli.runs.submit import run_request
-from services.contracts.wording import counted
 
 
 def preview(

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from services.cli import completion
-from services.cli.options import AsJson, GatewayURL, Run, connect, run_and_step
-from services.cli.output import CliError, escape, out, print_json
-from services.cli.runs.chains import find, follow_chain, show_chain
-from services.cli.runs.dry_run import show_chain_dry_run, show_dry_run
+from headrace.cli.options import AsJson, GatewayURL, Run, connect, run_and_step
+from headrace.cli.output import CliError, escape, out, print_json
+from headrace.cli.runs.chains import find, follow_chain, show_chain
+from headrace.cli.runs.dry_run import show_chain_dry_run, show_dry_run
+from headrace.cli.runs.printed_rows import show_checked
+from headrace.cli.runs.runs import follow_run
+from headrace.config_keys import MODEL_PATHS, agents_lease, text_at, with_value
+from headrace.nearest import did_you_mean
+from services.cli import config_completion as completion
 from services.cli.runs.overrides import Set, file_text, overrides_from
-from services.cli.runs.printed_rows import show_checked
-from services.cli.runs.runs import follow_run
-from services.contracts.config_keys import MODEL_PATHS, agents_lease, text_at, with_value
-from services.contracts.nearest import did_you_mean
 
 if TYPE_CHECKING:
-    from services.cli.client import Gateway
+    from headrace.cli.client import Gateway
 
 DryRun = Annotated[
     bool,
@@ -181,7 +181,7 @@ def _submit_chain(
     dry_run: bool,
 ) -> None:
     """Submit the chain of a file. `known` holds the options of the command line."""
-    from services.cli.runs.chains import submit_chain
+    from headrace.cli.runs.chains import submit_chain
     from services.settings import Settings
 
     if not isinstance(steps := chain["steps"], list):

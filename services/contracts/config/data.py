@@ -7,10 +7,10 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from headrace.config_keys import MOST_DATASETS
 from services.contracts.config.base import Section
 from services.contracts.config.episodes import Episode
 from services.contracts.config.rewards import MOST_REWARDS, RewardComponent
-from services.contracts.config_keys import MOST_DATASETS
 
 DAY = 86_400.0
 MOST_PLACES = 16

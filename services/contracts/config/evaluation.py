@@ -4,11 +4,11 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from headrace.config_keys import MOST_DATASETS, keys_of
 from services.contracts.config.base import Section, refuse_if
 from services.contracts.config.data import PromptOptions
 from services.contracts.config.rewards import MOST_REWARDS, RewardComponent
 from services.contracts.config.rollout import Sampling
-from services.contracts.config_keys import MOST_DATASETS, keys_of
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 

@@ -4,8 +4,8 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from headrace.config_keys import MOST_DATASETS
 from services.contracts.config.base import Section, refuse_if
-from services.contracts.config_keys import MOST_DATASETS
 
 Parallel = Literal["auto", "ddp", "fsdp"]
 Automatic = Literal["auto"] | bool

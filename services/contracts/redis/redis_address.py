@@ -40,7 +40,6 @@ UNREADABLE = (
     "has a host or a port that cannot be read; in a password the characters @ : / ? # , % are "
     "written %40 %3A %2F %3F %23 %2C %25"
 )
-SECRET = re.compile(r"([?&](?:sentinel_)?password=)[^&#]*")
 HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?")
 
 
@@ -176,17 +175,3 @@ def _options(query: str, kind: Kind, tls: bool) -> dict[str, str | bool]:
             continue
         options[name] = value
     return options
-
-
-def redacted(url: str) -> str:
-    """`url` without its passwords, for logs and errors."""
-    scheme, separator, rest = url.partition("://")
-    if not separator:
-        return url if "@" not in url else "***"
-    # The last @ wherever it is: a password that was not encoded may hold any character.
-    user, at, place = rest.rpartition("@")
-    if not at or (url.startswith("unix:") and "?" in user):
-        return SECRET.sub(r"\1***", url)
-    name, colon, _ = user.partition(":")
-    shown = f"{scheme}://{name}{':***' if colon else ''}@{place}"
-    return SECRET.sub(r"\1***", shown)

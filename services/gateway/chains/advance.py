@@ -11,6 +11,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
+from headrace.config_keys import text_at
 from services.contracts.chains import (
     ChainRecord,
     ChainState,
@@ -21,7 +22,6 @@ from services.contracts.chains import (
     with_paths,
 )
 from services.contracts.config import RLConfig, SFTConfig
-from services.contracts.config_keys import text_at
 from services.contracts.records import RunRecord, RunState
 from services.gateway.dependencies import Dependencies
 from services.gateway.reference_checks import ReferenceCheck

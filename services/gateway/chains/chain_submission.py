@@ -13,6 +13,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from headrace.config_keys import value_at, with_value
 from services.contracts.chains import (
     CHAIN,
     STEP,
@@ -24,7 +25,6 @@ from services.contracts.chains import (
 )
 from services.contracts.config import SFTConfig
 from services.contracts.config.model import ScratchModel
-from services.contracts.config_keys import value_at, with_value
 from services.contracts.records import Tags
 from services.estimate.model_shape import scratch_config
 from services.gateway.dependencies import Dependencies

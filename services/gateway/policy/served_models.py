@@ -5,8 +5,8 @@ from http import HTTPStatus
 
 import msgspec
 
+from headrace.wording import predicate
 from services.contracts.records import RunRecord, RunState, WorkerRecord
-from services.contracts.wording import predicate
 from services.gateway.openai.errors import SessionProblem
 
 LATEST = "latest"

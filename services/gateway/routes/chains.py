@@ -7,6 +7,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from headrace.wording import predicate
 from recipes import merged
 from services.contracts.chains import (
     CHAIN,
@@ -18,7 +19,6 @@ from services.contracts.chains import (
     viewed,
 )
 from services.contracts.config import ConfigError
-from services.contracts.wording import predicate
 from services.gateway.chains.advance import advance, run_of
 from services.gateway.chains.chain_submission import (
     ChainDryRun,

@@ -5,10 +5,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
+from headrace.variables import POOL_NAME
 from services.contracts.records import PoolLoad, WorkerRecord
 from services.gateway.dependencies import Deps
 from services.gateway.paging import Cursor, Limit, Next, page_of
-from services.settings import POOL_NAME
 
 router = APIRouter(tags=["workers"])
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import anyio.to_thread
 
+from headrace.config_keys import dataset_names, value_at, with_value
 from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.config.data import numbered
 from services.contracts.config.objective.supervised import DPO
-from services.contracts.config_keys import dataset_names, value_at, with_value
 from services.contracts.records import DatasetRecord, RunRecord
 from services.contracts.rows.preference import PAIR, preferred
 from services.contracts.scores import ReferenceRow

@@ -5,9 +5,9 @@ A submission's own words come first, then those of its dataset, then the recipe'
 
 from typing import Any
 
+from headrace.config_keys import value_at, with_value
 from recipes import merged
 from services.contracts.config.data import PromptOptions
-from services.contracts.config_keys import value_at, with_value
 from services.gateway.submission.dataset_check import Datasets
 
 Options = dict[str, Any]

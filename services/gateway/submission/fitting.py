@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import anyio.to_thread
 from pydantic import BaseModel, Field
 
+from headrace.wording import ESTIMATED
 from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.config.model import ScratchModel
 from services.contracts.preview import Rendering
-from services.estimate.answer import WORDS, Estimate, ProcessNeed
+from services.estimate.answer import Estimate, ProcessNeed
 from services.estimate.fit import cannot_fit, estimate_run
 from services.estimate.inputs import Model, gigabytes, known_workers, of_half
 from services.estimate.model_shape import scratch_shape, shape_of
@@ -90,7 +91,9 @@ def _too_little(estimate: Estimate) -> list[str]:
     ]
     disk = estimate.disk
     if disk.fits is False and disk.memory is not None:
-        uses = ", ".join(f"{WORDS[name]} {gigabytes(value)}" for name, value in disk.parts.items())
+        uses = ", ".join(
+            f"{ESTIMATED[name]} {gigabytes(value)}" for name, value in disk.parts.items()
+        )
         sentences.append(
             f"the run keeps {gigabytes(disk.needed)} on the data volume ({uses}), of which "
             f"{gigabytes(disk.memory)} are free: it is paused while the disk is full; "
@@ -117,7 +120,9 @@ def _shortages(estimate: Estimate, certain: bool) -> Problems:
     ]
     host = estimate.host
     if host and host.fits is False and cannot_fit(host) == certain:
-        uses = ", ".join(f"{WORDS[name]} {gigabytes(value)}" for name, value in host.parts.items())
+        uses = ", ".join(
+            f"{ESTIMATED[name]} {gigabytes(value)}" for name, value in host.parts.items()
+        )
         advice = "; ".join(host.advice)
         shortages.append(
             ("training", f"the learner's host has too little memory ({uses}); {advice}")
@@ -165,3 +170,8 @@ def refusals(estimate: Estimate | None) -> Problems:
     if estimate is None:
         return []
     return _shortages(estimate, certain=True)
+
+
+def _uses(parts: dict[str, int]) -> str:
+    """List what bytes are for, in words."""
+    return ", ".join(f"{ESTIMATED[name]} {gigabytes(value)}" for name, value in parts.items())

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from services.contracts.config_keys import dataset_names, with_value
+from headrace.config_keys import dataset_names, with_value
 from services.datasets import ColumnMapping, DatasetError
 from services.datasets.hub_files import PREFIX, hub_reference
 from services.gateway.dependencies import Dependencies

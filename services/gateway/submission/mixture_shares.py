@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, Field
 
+from headrace.config_keys import keys_of
 from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.config.data import Data, numbered
-from services.contracts.config_keys import keys_of
 from services.contracts.records import RunRecord
 from services.contracts.rows.mixture import Source, prompt_mixture, sources
 from services.gateway.submission.dataset_check import Datasets

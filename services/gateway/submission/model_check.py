@@ -8,11 +8,7 @@ from typing import Any, NamedTuple
 
 import anyio.to_thread
 
-from services.contracts.chains import STEP, referred
-from services.contracts.config import RLConfig, SFTConfig
-from services.contracts.config.lora import BESIDE_EXPERTS
-from services.contracts.config.trust import asks_for_trust
-from services.contracts.config_keys import (
+from headrace.config_keys import (
     CRITIC,
     MODEL_PATHS,
     POLICY,
@@ -21,8 +17,12 @@ from services.contracts.config_keys import (
     text_at,
     with_value,
 )
+from headrace.nearest import did_you_mean
+from services.contracts.chains import STEP, referred
+from services.contracts.config import RLConfig, SFTConfig
+from services.contracts.config.lora import BESIDE_EXPERTS
+from services.contracts.config.trust import asks_for_trust
 from services.contracts.experts import expert_count
-from services.contracts.nearest import did_you_mean
 from services.contracts.records import RunRecord
 from services.contracts.weights import ADAPTER_CONFIG
 from services.gateway.dependencies import Dependencies, find_run

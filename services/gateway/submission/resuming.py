@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import anyio.to_thread
 
+from headrace.config_keys import value_at
 from services.contracts.config import ConfigError, RLConfig, SFTConfig, parse_config
-from services.contracts.config_keys import value_at
 from services.contracts.records import RunRecord
 from services.gateway.dependencies import Dependencies, find_run
 from services.gateway.submission.model_check import Problems

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import msgspec
 
+from headrace.config_keys import keys_of
 from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.config.data import PromptOptions
 from services.contracts.config.episodes import Sessions
 from services.contracts.config.model import ScratchModel
-from services.contracts.config_keys import keys_of
 from services.contracts.records import DatasetRecord
 from services.contracts.rows.dataset import Row
 from services.datasets import DatasetReader, rows_with_parts

@@ -2,9 +2,9 @@
 
 from fractions import Fraction
 
+from headrace.wording import counted
 from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.records import RunRecord
-from services.contracts.wording import counted
 from services.gateway.submission.model_check import Problems
 
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import anyio.to_thread
 import httpx
 
+from headrace.config_keys import keys_of
 from services.contracts.config import RLConfig
 from services.contracts.config.rewards import RewardComponent
-from services.contracts.config_keys import keys_of
 from services.contracts.records import DatasetRecord
 from services.contracts.scores import CheckRequest, CheckResponse, Use
 from services.gateway.dependencies import Dependencies

@@ -7,9 +7,10 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from headrace.config_keys import EditedKey
 from services.contracts.events import EventKind
 from services.contracts.records import RunState
-from services.contracts.run_edits import EditedKey, RunEdit, taken
+from services.contracts.run_edits import RunEdit, taken
 from services.store.keys import pool_key, run_key
 from services.store.runs.new_run import text_of
 from services.store.runs.runs import queue_score

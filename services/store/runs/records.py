@@ -7,7 +7,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from services.contracts.config_keys import POLICY, text_at
+from headrace.config_keys import POLICY, text_at
 from services.contracts.records import RunRecord, RunState, RunSummary, names_of_datasets
 from services.contracts.strict_json import decode
 from services.store.keys import RUNS, pool_key, run_key

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 from redis.exceptions import ResponseError
 
-from services.contracts.wording import counted
+from headrace.wording import counted
 from services.store.keys import (
     API_KEYS,
     CHAINS,

@@ -141,7 +141,7 @@ def headrace_process(environment: dict[str, str], tmp_path: Path) -> Headrace:
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "services.cli", *arguments],
+            [sys.executable, "-m", "headrace", *arguments],
             env=environment | {"PYTHONPATH": os.getcwd()},
             cwd=tmp_path,
             capture_output=True,

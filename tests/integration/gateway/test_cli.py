@@ -11,9 +11,9 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from services.cli.main import root
+from headrace.cli.main import root
+from headrace.death_signal import die_with
 from services.contracts.records import RunState
-from services.runtime.process import die_with
 from tests.integration.gateway.servers import (
     GatewayProcess,
     Headrace,
@@ -55,7 +55,7 @@ def test_ctrl_c_ends_the_watching_and_not_the_run(
 ) -> None:
     run = queued(headrace, "--set", f"model.path={model}")
     watching = subprocess.Popen(
-        [sys.executable, "-m", "services.cli", "watch", run],
+        [sys.executable, "-m", "headrace", "watch", run],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -95,7 +95,7 @@ def test_cancelling_again_succeeds_with_a_note(
 
 def test_recipes_are_there_without_a_gateway(tmp_path: Path) -> None:
     def recipes(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "services.cli", "recipes", *arguments]
+        command = [sys.executable, "-m", "headrace", "recipes", *arguments]
         nowhere = {"PYTHONPATH": os.getcwd(), "HEADRACE_GATEWAY_URL": "http://127.0.0.1:1"}
         return subprocess.run(
             command, env=os.environ | nowhere, capture_output=True, text=True, check=False
@@ -181,7 +181,7 @@ def test_a_log_that_begins_anew_is_followed_into_its_new_file(tmp_path: Path) ->
     log = tmp_path / "logs" / "vllm-w.log"
     log.parent.mkdir()
     log.write_text("the first start\nits last line\n")
-    command = [sys.executable, "-m", "services.cli", "logs", "vllm-w", "-n", "1", "--follow"]
+    command = [sys.executable, "-m", "headrace", "logs", "vllm-w", "-n", "1", "--follow"]
     with subprocess.Popen(
         [*command, "--data", str(tmp_path)],
         env=os.environ | {"PYTHONPATH": os.getcwd(), "PYTHONUNBUFFERED": "1"},
@@ -200,7 +200,7 @@ def test_a_log_that_begins_anew_is_followed_into_its_new_file(tmp_path: Path) ->
 
 def test_a_variable_that_makes_no_sense_is_one_sentence(tmp_path: Path) -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "services.cli", "runs"],
+        [sys.executable, "-m", "headrace", "runs"],
         env=os.environ | {"PYTHONPATH": os.getcwd(), "HEADRACE_POOL": "No Spaces"},
         cwd=tmp_path,
         capture_output=True,
@@ -224,7 +224,7 @@ def test_while_redis_is_away_commands_say_so_and_a_watcher_waits_for_it(
         "HEADRACE_GATEWAY_URL": gateway.url,
         "HEADRACE_DATA": str(gateway.data),
     }
-    command = [sys.executable, "-m", "services.cli"]
+    command = [sys.executable, "-m", "headrace"]
     try:
         with httpx.Client(base_url=gateway.url, headers=gateway.headers, timeout=30) as api:
             upload(api, "sums", b'{"prompt": "1+1", "answer": "2"}\n' * 40)

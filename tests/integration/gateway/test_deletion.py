@@ -193,7 +193,7 @@ def test_in_a_terminal_runs_are_named_and_asked_about_before_they_go(
 ) -> None:
     first = ended()
     second = ended(resume_from=first)
-    command = [sys.executable, "-m", "services.cli", "rm", first, second]
+    command = [sys.executable, "-m", "headrace", "rm", first, second]
 
     unasked = headrace("rm", first)
     answers = {}

@@ -254,7 +254,7 @@ def test_only_a_model_on_the_host_has_an_estimate(
 def test_the_command_prints_what_is_needed_and_says_by_its_exit_code_whether_it_fits(
     gateway: GatewayProcess, sums: None, llama: Path, pool: str
 ) -> None:
-    command = [sys.executable, "-m", "services.cli", "submit", "grpo", "--dry-run"]
+    command = [sys.executable, "-m", "headrace", "submit", "grpo", "--dry-run"]
     command += ["--set", f"model.path={llama}", "--set", "data.dataset=sums", "--pool", pool]
     command += ["--set", "training.activation_checkpointing=false"]
     environment = os.environ | {

@@ -10,8 +10,8 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from services.cli.main import root
-from services.cli.output import CliError
+from headrace.cli.main import root
+from headrace.cli.output import CliError
 from services.volume import GatewayAway, KeyRefused, Volume
 from tests.integration.gateway.servers import GatewayProcess, RedisServer
 

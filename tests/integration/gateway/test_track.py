@@ -14,8 +14,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util.tensor_util import make_ndarray
 
-from services.cli.client import Gateway
-from services.cli.runs.track import carry
+from headrace.cli.client import Gateway
+from headrace.cli.runs.track import carry
 from services.contracts.records import RunState
 from services.runtime.api_key import first_key
 from services.settings import Settings
@@ -111,7 +111,7 @@ def test_a_run_is_followed_to_its_end_and_late_evaluations_are_not_missed(
     in_store: InStore,
     tmp_path: Path,
 ) -> None:
-    command = [sys.executable, "-m", "services.cli", "track", run, "--tensorboard", str(tmp_path)]
+    command = [sys.executable, "-m", "headrace", "track", run, "--tensorboard", str(tmp_path)]
     folder = tmp_path / f"tracked-{run}"
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     try:
@@ -153,7 +153,7 @@ def test_a_folder_that_takes_no_more_is_named(
     written(gateway, run, *(step(number) for number in range(1, 101)))
     end(in_store, run)
     # Files of at most 2 KiB: 100 events take more.
-    limited = f'ulimit -f 2; exec "{sys.executable}" -m services.cli track {run} --tensorboard .'
+    limited = f'ulimit -f 2; exec "{sys.executable}" -m headrace track {run} --tensorboard .'
 
     done = subprocess.run(
         ["bash", "-c", limited],

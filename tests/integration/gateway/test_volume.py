@@ -11,11 +11,11 @@ import httpx
 import pytest
 import xxhash
 
+from headrace.death_signal import die_with
 from services.contracts.groups.payload import Owner, payload_name
 from services.contracts.weights import WeightFile
 from services.payloads import PlaceAway
 from services.payloads.places import Files
-from services.runtime.process import die_with
 from services.store import Store
 from services.store.work.tasks import Lease
 from services.volume import DamagedFile, Volume

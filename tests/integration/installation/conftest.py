@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from services.cli.client import Gateway
-from services.contracts.events import Event
+from headrace.cli.client import Gateway
+from headrace.cli.events import Event
 from services.launch import Stack, UpOptions
 
 ROOT = Path(__file__).parents[3]
@@ -100,7 +100,7 @@ def played_by(
 
 def agents_command(run: str, data: Path, *arguments: str) -> list[str]:
     """`headrace agents RUN`, whose logs go below `data`."""
-    command = [sys.executable, "-m", "services.cli", "agents", run, "--data", str(data)]
+    command = [sys.executable, "-m", "headrace", "agents", run, "--data", str(data)]
     return [*command, *arguments]
 
 

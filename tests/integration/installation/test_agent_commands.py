@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from services.cli.output import CliError
+from headrace.cli.output import CliError
 from tests.integration.installation.conftest import (
     Installation,
     agents_command,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from services.cli.output import CliError
-from services.contracts.events import Event
+from headrace.cli.events import Event
+from headrace.cli.output import CliError
 from tests.integration.installation.conftest import Installation
 from tests.integration.launch.conditions import eventually
 

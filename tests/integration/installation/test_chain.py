@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from services.cli.runs.chains import watch_chain
+from headrace.cli.runs.chains import watch_chain
 from tests.integration.installation.conftest import Installation
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.client import Gateway
+from headrace.cli.client import Gateway
 from services.cli.host.demo import found_by
 from services.launch import Stack, UpOptions
 from services.runtime.process import INSTANCE, PART, marked
@@ -20,7 +20,7 @@ from tests.integration.launch.conditions import eventually
 
 pytestmark = pytest.mark.timeout(300)
 
-DEMO = (sys.executable, "-m", "services.cli", "demo", "--data")
+DEMO = (sys.executable, "-m", "headrace", "demo", "--data")
 ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")} | SCRIPTED
 # 0.4 s for an answer of 8 tokens: no step is over before the test has seen the one before.
 SCRIPT = {"vocabulary": 20, "tokens_per_second": 20}

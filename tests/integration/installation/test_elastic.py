@@ -17,7 +17,7 @@ from typing import Any
 
 import redis
 
-from services.runtime.process import die_with
+from headrace.death_signal import die_with
 from services.store.keys import run_key
 from tests.bad_link import BadLink
 from tests.integration.installation.conftest import SCRIPTED, Installation

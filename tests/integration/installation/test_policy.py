@@ -140,7 +140,7 @@ def test_headrace_chat_asks_the_workers_with_the_runs_template(
 ) -> None:
     def chat(*arguments: str) -> subprocess.CompletedProcess[str]:
         data, url = str(installation.stack.data), installation.stack.gateway_url
-        command = [sys.executable, "-m", "services.cli", "chat", *arguments]
+        command = [sys.executable, "-m", "headrace", "chat", *arguments]
         environment = os.environ | {"HEADRACE_DATA": data, "HEADRACE_GATEWAY_URL": url}
         return subprocess.run(
             command, env=environment, capture_output=True, text=True, check=False, timeout=100

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.client import Gateway
-from services.contracts.events import Event
+from headrace.cli.client import Gateway
+from headrace.cli.events import Event
 from services.runtime.process import INSTANCE, kill_marked, marked
 from tests.integration.installation.conftest import RUN, SCRIPTED
 from tests.integration.launch.conditions import eventually
@@ -55,7 +55,7 @@ class Box:
         with self.output.open("w") as output:
             self.process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "services.cli", "up", "--data", str(self.data)),
+                    *(sys.executable, "-m", "headrace", "up", "--data", str(self.data)),
                     *(*ports, "--redis-port", "0"),
                 ],
                 stdout=output,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from services.cli.main import root
+from headrace.cli.main import root
 from tests.integration.installation.conftest import Installation
 
 

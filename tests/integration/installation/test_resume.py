@@ -7,7 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
-from services.contracts.events import Event
+from headrace.cli.events import Event
 from tests.integration.installation.conftest import Installation
 
 GROUPS, MORE = 4, 3
@@ -26,7 +26,7 @@ def headrace(installation: Installation, *arguments: str) -> str:
     """Return the output of a command."""
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "services.cli", *arguments),
+            *(sys.executable, "-m", "headrace", *arguments),
             *("--gateway", installation.stack.gateway_url, "--json"),
         ],
         env=os.environ | {"HEADRACE_DATA": str(installation.stack.data)},

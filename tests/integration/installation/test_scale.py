@@ -14,7 +14,7 @@ from tests.integration.launch.conditions import eventually
 
 def scale(installation: Installation, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "services.cli", "scale", *arguments],
+        [sys.executable, "-m", "headrace", "scale", *arguments],
         env=os.environ | {"HEADRACE_DATA": str(installation.stack.data)},
         capture_output=True,
         text=True,

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from headrace.death_signal import die_with
 from services.runtime.process import (
     INSTANCE,
     PART,
     SUPERVISOR,
-    die_with,
     kill_marked,
     marked,
     started_at,
@@ -40,7 +40,7 @@ def parent_of(child_code: str, preexec: str = "None") -> tuple[subprocess.Popen[
     """A process that starts a child and then waits; the child's pid comes with it."""
     code = (
         "import os, signal, subprocess, sys\n"
-        "from services.runtime.process import die_with\n"
+        "from headrace.death_signal import die_with\n"
         f"child = subprocess.Popen([sys.executable, '-c', {child_code!r}],\n"
         "                         start_new_session=True, stdout=subprocess.PIPE,\n"
         f"                         preexec_fn={preexec})\n"

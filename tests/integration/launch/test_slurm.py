@@ -13,9 +13,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from headrace.death_signal import die_with
 from services.launch.data_folder import DataFolder
 from services.launch.options import LaunchError
-from services.runtime.process import die_with
 from tests.chaos.victims import command_line
 from tests.integration.launch.conditions import eventually
 from tests.ports import own_ports

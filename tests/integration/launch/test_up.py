@@ -169,7 +169,7 @@ def test_headrace_up_names_a_port_in_use_in_one_sentence(tmp_path: Path) -> None
         port = str(taken.getsockname()[1])
         refused = subprocess.run(
             [
-                *(sys.executable, "-m", "services.cli", "up", "--data", str(tmp_path / "data")),
+                *(sys.executable, "-m", "headrace", "up", "--data", str(tmp_path / "data")),
                 *("--port", port, "--reward-port", "0", "--redis-port", "0"),
             ],
             capture_output=True,

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from redis.exceptions import RedisError
 
+from headrace.death_signal import die_with
 from services.launch.redis import Listening, bundled_server, write_config
-from services.runtime.process import die_with
 from services.store import Store
 from tests.integration.learner.forked import Learner, rank_variables
 from tests.integration.learner.torch_worker import eventually

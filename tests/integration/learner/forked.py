@@ -11,10 +11,10 @@ import sys
 import time
 from pathlib import Path
 
+from headrace.death_signal import die_with
 from learner.settings import RENDEZVOUS
 from learner.store import thread
 from learner.supervise.rank_processes import LOOPBACK
-from services.runtime.process import die_with
 
 ROOT = Path(__file__).parents[3]
 LOCK_SECONDS = 2.0

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from services.cli.client import Gateway
+from headrace.cli.client import Gateway
 from services.launch import Stack, UpOptions
 from tests.integration.installation.conftest import SCRIPTED, Installation
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import redis
 
+from headrace.death_signal import die_with
 from services.launch.redis import bundled_server
-from services.runtime.process import die_with
 from tests.ports import own_ports
 
 SLOTS = 16384

@@ -298,7 +298,7 @@ async def test_the_api_and_the_command_report_a_clean_and_a_damaged_run(
 async def audited(gateway: GatewayProcess, *options: str) -> tuple[int, str]:
     """Return the exit code and output of `headrace audit`."""
     command = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "services.cli", "audit", RUN, "--gateway", gateway.url),
+        *(sys.executable, "-m", "headrace", "audit", RUN, "--gateway", gateway.url),
         *options,
         stdout=asyncio.subprocess.PIPE,
         env=os.environ | {"HEADRACE_DATA": str(gateway.data)},

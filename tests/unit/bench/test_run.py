@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 from bench.generation import engine_options, sampling
 from bench.training import PARTS
 from bench.workload import generation_config, model_config, run_config
+from headrace.cli.output import CliError
 from recipes import find_recipe, merged
 from rollout.vllm.process.options import ServerConfig, command_line
-from services.cli.output import CliError
 from services.contracts.config import RLConfig, SFTConfig, parse_config
 
 

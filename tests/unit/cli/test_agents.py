@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from services.cli.agents.command_player import (
+from headrace.cli.agents.command_player import (
     KEPT,
     NO_REWARD,
     Ended,
@@ -21,9 +21,9 @@ from services.cli.agents.command_player import (
     reward_in,
     reward_of,
 )
-from services.cli.agents.players import NO_TURN, Players
-from services.cli.client import Away, Later
-from services.cli.output import CliError
+from headrace.cli.agents.players import NO_TURN, Players
+from headrace.cli.client import Away, Later
+from headrace.cli.output import CliError
 from tests.integration.launch.conditions import eventually
 
 SHELL = ["/bin/sh", "-c"]
@@ -155,7 +155,7 @@ class Api:
 def test_a_reward_that_the_gateway_missed_is_not_reported_as_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.cli.agents.players.PATIENCE", 0.0)
+    monkeypatch.setattr("headrace.cli.agents.players.PATIENCE", 0.0)
     api: Any = Api()
     player: Any = Earning()
     players = Players(api, "run", player, tmp_path)
@@ -230,7 +230,7 @@ def test_a_long_wait_for_a_group_is_explained_once(
 
     player: Any = Earning()
     for quiet, times in ((60.0, 0), (0.0, 1)):
-        monkeypatch.setattr("services.cli.agents.players.QUIET", quiet)
+        monkeypatch.setattr("headrace.cli.agents.players.QUIET", quiet)
         api: Any = Closed()
         assert Players(api, "run", player, tmp_path)._lease() is not None
         assert capsys.readouterr().err.count("no session can be opened now") == times

@@ -10,10 +10,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from headrace.cli import completion
+from headrace.cli.main import root
 from learner.tools.hub_model import NoModel, check_hash, is_needed
-from services.cli import completion
+from services.cli import config_completion
 from services.cli.config.init import Machine, config_text
-from services.cli.main import root
 from services.cli.models import model_sources
 from services.contracts.config import parse_config
 
@@ -85,24 +86,24 @@ def test_an_unknown_model_is_answered_with_the_model_of_a_package(tmp_path: Path
 
 def test_open_prints_a_link_that_logs_in_at_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     run_record = {"id": "a1b2", "name": "mine"}
-    monkeypatch.setattr("services.cli.client.Gateway.get", lambda *_, **__: run_record)
-    monkeypatch.setattr("services.cli.client.Gateway.post", lambda *_, **__: {"token": "T"})
+    monkeypatch.setattr("headrace.cli.client.Gateway.get", lambda *_, **__: run_record)
+    monkeypatch.setattr("headrace.cli.client.Gateway.post", lambda *_, **__: {"token": "T"})
     asked = ("--gateway", "http://h:1")
     assert run("open", *asked).stdout == "http://h:1/#login=T\n"
     assert run("open", "a1b2", *asked).stdout == "http://h:1/runs/a1b2#login=T\n"
 
 
 def test_completion_knows_recipes_keys_and_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert {"grpo", "smollm2_chain"} <= set(completion.recipes(""))
-    assert completion.config_keys("optimizer.l") == ["optimizer.lr"]
-    assert "rewards.0.verifier=" in completion.settings("rewards.0.v")
+    assert {"grpo", "smollm2_chain"} <= set(config_completion.recipes(""))
+    assert config_completion.config_keys("optimizer.l") == ["optimizer.lr"]
+    assert "rewards.0.verifier=" in config_completion.settings("rewards.0.v")
     records = {
         "datasets": [{"name": "train", "rows": 3}],
         "runs": [{"id": "a1", "name": "b", "kind": "rl", "state": "running"}],
     }
-    monkeypatch.setattr("services.cli.client.Gateway.get", lambda *_, **__: records)
+    monkeypatch.setattr("headrace.cli.client.Gateway.get", lambda *_, **__: records)
     assert completion.datasets("t") == [("train", "3 rows")]
-    assert completion.settings("data.dataset=tr") == ["data.dataset=train"]
+    assert config_completion.settings("data.dataset=tr") == ["data.dataset=train"]
     assert completion.runs("") == [("b", "rl, running"), ("a1", "b, running")]
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from services.cli.runs.runs import what_is_lost
+from headrace.cli.runs.runs import what_is_lost
 
 
 def run(**fields: Any) -> dict[str, Any]:

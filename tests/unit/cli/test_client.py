@@ -12,11 +12,11 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from services.cli import client
-from services.cli.client import Gateway
-from services.cli.main import root
-from services.cli.output import NO_GATEWAY, CliError
-from services.contracts.events import Event
+from headrace.cli import client
+from headrace.cli.client import Gateway
+from headrace.cli.events import Event
+from headrace.cli.main import root
+from headrace.cli.output import NO_GATEWAY, CliError
 
 PING = ": ping\n\n"
 EVENT = {"id": "7-0", "time": 1.0, "kind": "state", "data": {"state": "succeeded"}}
@@ -185,7 +185,7 @@ def test_a_watcher_is_patient_anew_whenever_it_has_heard_the_gateway(
     monkeypatch.setattr(client, "PATIENCE", 0.9)
     with serving([PING, PING, f"data: {json.dumps(EVENT)}\n\n"]) as url:
         heard = list(Gateway(url).events("9f3a"))
-    assert heard[-1] == Event.model_validate(EVENT)
+    assert heard[-1] == Event.parsed(json.dumps(EVENT))
     assert len(heard) == 3, "two remarks about a lost connection"
 
 

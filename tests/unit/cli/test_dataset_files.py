@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.dataset_files import hub_form, with_name
-from services.cli.output import CliError
+from headrace.cli.dataset_files import hub_form, with_name
+from headrace.cli.output import CliError
 
 
 @pytest.mark.parametrize(

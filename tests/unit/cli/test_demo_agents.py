@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from headrace.cli.output import CliError
 from recipes.agents import sums as agent
 from services.cli.host import demo_agents
 from services.cli.host.demo import carries, chain_of, sums
-from services.cli.output import CliError
 
 
 def said(content: str | None, arguments: str | None = None) -> Any:

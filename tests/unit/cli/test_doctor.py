@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from headrace.cli.main import root
 from services.cli.host import checks
 from services.cli.host.checks import FAIL, OK, WARN, Finding
-from services.cli.main import root
 from services.runtime import gpus
 from services.runtime.gpus import GPU, GPUsUnknown
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from services.cli.main import root
+from headrace.cli.main import root
 
 ROOT = Path(__file__).resolve().parents[3]
 FILES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from headrace.cli.output import CliError
 from services.cli.agents.environment_player import EnvironmentPlayer
-from services.cli.output import CliError
 from services.environments.playing import EnvironmentFailed, PlayedEpisode
 from tests.unit.environments.servers import GROUP
 

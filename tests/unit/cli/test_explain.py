@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from headrace.cli.main import root
+from headrace.cli.output import CliError
 from services.cli.config.explained_keys import close_keys, explained
-from services.cli.main import root
-from services.cli.output import CliError
 from services.cli.runs.config_changes import changes
 from services.cli.runs.overrides import overrides_from
 from services.contracts.config import RLConfig, SFTConfig, parse_config

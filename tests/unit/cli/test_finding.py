@@ -4,10 +4,10 @@ from typing import Any, cast
 
 import pytest
 
-from services.cli.client import Gateway, NotFound
-from services.cli.output import CliError
-from services.cli.runs import samples
-from services.cli.runs.chains import find
+from headrace.cli.client import Gateway, NotFound
+from headrace.cli.output import CliError
+from headrace.cli.runs import samples
+from headrace.cli.runs.chains import find
 
 RUN = {"id": "8a29aab3", "name": "sums", "state": "queued"}
 CHAIN = {"id": "chain-d1544ce8", "name": "both", "state": "running"}

@@ -6,8 +6,8 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from services.cli import habits
-from services.cli.main import root
+from headrace.cli import habits
+from headrace.cli.main import root
 
 SHORT = 124
 """Characters of a command's sentence that fit into two lines of `headrace --help`."""
@@ -122,7 +122,7 @@ def test_runs_are_listed_with_their_newest_reward_and_asked_for_by_filter(
         asked.append(params)
         return page
 
-    monkeypatch.setattr("services.cli.client.Gateway.get", get)
+    monkeypatch.setattr("headrace.cli.client.Gateway.get", get)
     words = ["runs", "--state", "running", "--tag", "x", "-q", "gsm8k", "-n", "2"]
     result = CliRunner().invoke(root, words)
     assert asked == [{"limit": 3, "state": ["running"], "name": None, "tag": ["x"], "q": "gsm8k"}]
@@ -154,6 +154,6 @@ def test_an_answer_is_printed_in_the_format_that_was_asked_for(
     format: str, printed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = {"datasets": [{"name": "a, b", "n": 1}, {"x": [2]}], "next": None}
-    monkeypatch.setattr("services.cli.client.Gateway.get", lambda *_, **__: answer)
+    monkeypatch.setattr("headrace.cli.client.Gateway.get", lambda *_, **__: answer)
     result = CliRunner().invoke(root, ["datasets", "list", "-o", format])
     assert (result.exit_code, result.stdout) == (0, printed)

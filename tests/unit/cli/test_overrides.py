@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
+from headrace.cli.options import run_and_step
+from headrace.cli.output import CliError, size
+from headrace.wording import duration
 from services.cli.models.chat import conversation, prompt_options, template_note
 from services.cli.models.checkpoints import checkpoint_of
-from services.cli.options import run_and_step
-from services.cli.output import CliError, size
 from services.cli.runs.overrides import overrides_from
 from services.cli.runs.submit import run_request
-from services.contracts.wording import duration
 
 
 @pytest.mark.parametrize(

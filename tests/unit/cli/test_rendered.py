@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from services.cli.runs.printed_rows import show_rendering
+from headrace.cli.runs.printed_rows import show_rendering
 from services.contracts.preview import ReferenceVerdict, RenderedPiece, RenderedRow, Rendering
 
 

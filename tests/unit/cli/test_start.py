@@ -54,11 +54,11 @@ def test_a_command_imports_only_the_heavy_modules_it_needs(
     code = f"""
 import sys
 sys.argv = ["headrace", *{arguments!r}]
-from services.cli import app
+from headrace.cli import app
 if "agents" in sys.argv:
     # It waits for a gateway that is away.
-    import services.cli.agents.players
-    services.cli.agents.players.PATIENCE = 0.0
+    import headrace.cli.agents.players
+    headrace.cli.agents.players.PATIENCE = 0.0
 try:
     app()
 except SystemExit:

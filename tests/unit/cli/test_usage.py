@@ -11,10 +11,10 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from services.cli import output
-from services.cli.main import root
-from services.cli.output import CliError, reason_cell, refusal, show_error, table
-from services.runtime.console import EscapingConsole
+from headrace.cli import output
+from headrace.cli.main import root
+from headrace.cli.output import CliError, reason_cell, refusal, show_error, table
+from headrace.console import EscapingConsole
 
 
 @pytest.mark.parametrize("flag", ["--only", "--without"])
@@ -64,7 +64,7 @@ def test_a_task_setting_without_a_value_or_with_a_repeated_key_is_refused(value:
 def test_an_unwritable_output_is_reported_in_one_line(command: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
         said = subprocess.run(
-            [sys.executable, "-m", "services.cli", *command],
+            [sys.executable, "-m", "headrace", *command],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from services.cli.output import escape, print_below, table
-from services.cli.runs.run_view import RunView, line_of, sparkline
-from services.contracts.events import Event, EventKind
+from headrace.cli.events import Event
+from headrace.cli.output import escape, print_below, table
+from headrace.cli.runs.run_view import RunView, line_of, sparkline
+from services.contracts.events import EventKind
 
 
 def event(kind: EventKind, time: float = 0.0, **data: Any) -> Event:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from services.contracts.run_edits import EditedKey, RunEdit, taken, value_for
+from headrace.config_keys import EditedKey
+from services.contracts.run_edits import RunEdit, taken, value_for
 
 
 def edit(key: EditedKey, before: float | None, after: float, step: int | None = None) -> RunEdit:

@@ -1,6 +1,6 @@
 """Counts and states as parts of sentences."""
 
-from services.contracts.wording import counted, predicate
+from headrace.wording import counted, predicate
 
 
 def test_one_thing_has_no_plural() -> None:

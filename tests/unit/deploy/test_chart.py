@@ -13,8 +13,8 @@ import redis
 import yaml
 
 from deploy.chart_lint import CHART, problems, rendered, values_files
+from headrace.death_signal import die_with
 from services.launch.redis import bundled_server
-from services.runtime.process import die_with
 from services.store import Store
 from tests.ports import own_ports
 

@@ -10,9 +10,9 @@ from typing import Any, cast
 import httpx
 import pytest
 
+from headrace.config_keys import dataset_names
 from services.contracts.config import RLConfig, parse_config
 from services.contracts.config.rewards import RewardComponent
-from services.contracts.config_keys import dataset_names
 from services.contracts.records import DatasetRecord
 from services.contracts.rows.dataset import Row
 from services.datasets import append_rows

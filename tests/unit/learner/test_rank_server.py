@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from headrace.death_signal import die_with
 from learner.supervise.rank_processes import RankProcesses
 from learner.supervise.requests import MAX_BYTES, RankEnded, Ready, Report, SpawnRank, Terminate
-from services.runtime.process import die_with
 from tests.integration.launch.conditions import eventually
 
 # Ends at once with a code that it is given, else at a signal.

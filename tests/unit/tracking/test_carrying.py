@@ -11,13 +11,13 @@ import msgspec
 import pytest
 from pydantic import ValidationError
 
+from headrace.trackers import PACKAGES, Carried, flat, numbers
 from services.contracts.config import ConfigError, parse_config
 from services.gateway.settings import GatewaySettings
 from services.gateway.tracking import OWN_VARIABLES, chosen, environment_of, refused_trackers
 from services.tracking import __main__ as module
 from services.tracking.__main__ import Lines, carry, new_rows, without_secrets
 from services.tracking.job import TrackingJob
-from services.tracking.trackers import PACKAGES, Carried, flat, numbers
 from services.volume.metric_lines import MetricLines
 
 RAW: dict[str, Any] = {

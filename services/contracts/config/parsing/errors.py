@@ -6,6 +6,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from headrace.nearest import did_you_mean
 from services.contracts.config.parsing.other_systems.values import OTHER_VALUES, meant_by
 from services.contracts.config.parsing.type_tags import (
     Models,
@@ -18,7 +19,6 @@ from services.contracts.config.parsing.type_tags import (
 from services.contracts.config.parsing.unknown_key_hints import Problem, same_name, unknown_key
 from services.contracts.config.run import RLConfig, RunConfig
 from services.contracts.config.sft import SFTConfig, with_default_optimizer
-from services.contracts.nearest import did_you_mean
 from services.contracts.wrong_values import quoted, wrong_value
 
 MOST = 50

@@ -6,10 +6,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from headrace.nearest import nearest
 from services.contracts.config.parsing.other_systems.table import OTHER_NAMES, OtherNames
 from services.contracts.config.parsing.other_systems.values import meant_by, value_name
 from services.contracts.config.parsing.type_tags import TAGS, Models, fields_of, key_paths, tags_of
-from services.contracts.nearest import nearest
 
 Problem = tuple[str, str]
 """A key path and what is wrong with its value."""

@@ -11,9 +11,9 @@ import anyio.to_thread
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
+from headrace.wording import counted, predicate
 from services.contracts.evaluation import EvaluationRecord
 from services.contracts.records import RunRecord, RunSummary
-from services.contracts.wording import counted, predicate
 from services.evaluations import folder_of, measured, results
 from services.evaluations.comparison import Comparison, compare
 from services.gateway.dependencies import (

@@ -6,11 +6,11 @@ from http import HTTPStatus
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
+from headrace.wording import predicate
 from services.contracts.config import RLConfig, parse_config
 from services.contracts.config.episodes import Sessions
 from services.contracts.records import RunRecord
 from services.contracts.sessions import live_id, session_id
-from services.contracts.wording import predicate
 from services.gateway.dependencies import Deps, RunDep
 from services.gateway.routes.sessions.session_groups import LeasedSession
 from services.gateway.sessions.admission import most_bytes, most_session_bytes, serving_versions

@@ -7,6 +7,7 @@ from typing import Annotated, Any, NamedTuple
 from fastapi import APIRouter, Path, Request
 from pydantic import BaseModel, ConfigDict, Field
 
+from headrace.wording import predicate
 from services.contracts.config import RLConfig, parse_config
 from services.contracts.config.episodes import Sessions
 from services.contracts.records import RunRecord
@@ -14,7 +15,6 @@ from services.contracts.rows.dataset import Row
 from services.contracts.rows.rendering import compose
 from services.contracts.rows.task import TaskPosition
 from services.contracts.sessions import session_id
-from services.contracts.wording import predicate
 from services.datasets.row_checks import DatasetError, check_prompt
 from services.gateway.dependencies import Deps, RunDep
 from services.gateway.sessions.admission import (

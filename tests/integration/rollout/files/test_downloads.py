@@ -14,9 +14,9 @@ import msgspec
 import pytest
 import xxhash
 
+from headrace.death_signal import die_with
 from services.contracts.weights import SMALLEST_PART, WeightFile
 from services.runtime.api_key import authorization
-from services.runtime.process import die_with
 from services.runtime.tasks import end
 from services.volume import DamagedFile, GatewayAway, download
 from services.volume.partial import parts_path
