@@ -2,7 +2,8 @@
 
 `models.py` and `operations.py` come from the gateway's OpenAPI document. `synchronous/` is
 `asynchronous/` without `async` and `await`, so that each request is described once. It also writes
-docs/python-reference.md (`deploy/client_reference.py`).
+docs/python-reference.md (`deploy/client_reference.py`). `schema.json` and `recipes.json` are
+what the command line knows of run configs without a gateway.
 """
 
 import json
@@ -13,8 +14,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from deploy import client_reference
 from deploy.openapi_document import document
+from recipes import list_chains, list_recipes
+from services.contracts.config import RunConfig
 
 CLIENT = Path(__file__).resolve().parents[1] / "headrace"
 NAMES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
@@ -222,7 +227,27 @@ def files() -> dict[str, str]:
     }
     for file in sorted((CLIENT / "asynchronous").glob("*.py")):
         made[f"synchronous/{file.name}"] = synchronous(file.read_text())
-    return {name: formatted(source, name) for name, source in made.items()}
+    written = {name: formatted(source, name) for name, source in made.items()}
+    texts = {"recipes": list_recipes(), "chains": list_chains()}
+    known = {kind: {recipe.name: recipe.text for recipe in all} for kind, all in texts.items()}
+    schema = TypeAdapter(RunConfig).json_schema()
+    return written | {"recipes.json": json_lines(known), "schema.json": json_lines(schema)}
+
+
+def json_lines(document: dict[str, Any]) -> str:
+    """Return JSON with a line for each entry of its sections, so that a change is short."""
+    parts = [f"{json.dumps(key)}: {_section(value)}" for key, value in document.items()]
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def _section(value: Any) -> str:
+    if not isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False)
+    entries = (
+        f"{json.dumps(key)}: {json.dumps(inner, ensure_ascii=False)}"
+        for key, inner in value.items()
+    )
+    return "{\n" + ",\n".join(entries) + "\n}"
 
 
 if __name__ == "__main__":

@@ -15,10 +15,11 @@ from typing import Any
 
 import yaml
 
+from headrace.config_keys import same_name
+from headrace.other_systems.table import row_of
 from recipes import list_recipes
 from services.contracts.config import RLConfig
 from services.contracts.config.parsing.type_tags import key_paths
-from services.contracts.config.parsing.unknown_key_hints import row_of, same_name
 
 PAGES = Path(__file__).resolve().parents[1] / "docs" / "guide"
 TABLE = re.compile(r"(<!-- (names [\w-]+|recipes):\s(.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -58,7 +59,7 @@ def counterparts(name: str) -> tuple[list[str], str]:
     path = name.split(".")
     row = row_of(path)
     if row is None:
-        return same_name(RLConfig, path), ""
+        return same_name(key_paths(RLConfig), path), ""
     known = set(key_paths(RLConfig))
     values = [f"`{value}`: {_settings(settings)}" for value, settings in row.values.items()]
     note = row.note.format(value="its value")

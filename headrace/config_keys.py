@@ -5,7 +5,7 @@ dataset and submission are merged as documents. Everything after `parse_config` 
 config.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 POLICY = "model.path"
@@ -20,6 +20,10 @@ MOST_DATASETS = 256
 are checked in pairs."""
 _DATASETS = (("data", "mix"), ("evaluation", "more"), ("validation", "datasets"))
 """The sections that name a dataset, and the lists in them that name others."""
+TAGS = ("type", "source")
+"""Keys that tell the kinds of a section apart."""
+ANYWHERE = (*TAGS, "name", "path")
+"""Keys of many sections: alone they name nothing."""
 EditedKey = Literal["max_steps", "max_staleness", "evaluation_every", "checkpoint_every", "lr"]
 CONFIG_KEYS: dict[EditedKey, str] = {
     "max_steps": "training.max_steps",
@@ -94,3 +98,24 @@ def edited_keys(kind: str) -> Mapping[str, str]:
     """Return where the config of a run of this kind has what an edit may change."""
     keys = SFT_KEYS if kind == "sft" else CONFIG_KEYS
     return {str(key): place for key, place in keys.items()}
+
+
+def same_name(keys: Iterable[str], path: list[str]) -> list[str]:
+    """Those of `keys` that have the name of `path`: those in a section of the same name, else the
+    least deep ones."""
+    *above, name = path
+    # The number of an element in a list names no section.
+    above = [part for part in above if not part.isdigit()]
+    sections = ["evaluation" if part.startswith(("eval", "val")) else part for part in above]
+    ranks = {
+        key: (
+            next((i for i, part in enumerate(sections) if part in key.split(".")[:-1]), len(path)),
+            key.count("."),
+        )
+        for key in keys
+        if key.rpartition(".")[2] == name
+    }
+    best = min(ranks.values(), default=(0, 0))
+    if best[0] == len(path) and name in ANYWHERE:
+        return []
+    return [key for key, rank in ranks.items() if rank == best][:3]

@@ -1,5 +1,8 @@
 """Counts, durations and states as parts of sentences."""
 
+import reprlib
+from typing import Any
+
 ESTIMATED = {
     "weights": "weights",
     "gradients": "gradients",
@@ -22,6 +25,10 @@ ESTIMATED = {
     "groups": "groups that are too large for Redis",
 }
 """The parts of an estimate for people."""
+QUOTED = 200
+"""Characters of a value that a sentence quotes."""
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = QUOTED
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
@@ -49,3 +56,10 @@ def predicate(state: str) -> str:
 def on_request(name: str) -> str:
     """Return the reason of a run that the key of this name has paused."""
     return f"on request of {name}"
+
+
+def quoted(value: Any) -> str:
+    """A value as JSON names it, and a long one cut."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return _REPR.repr(value)

@@ -6,13 +6,11 @@ whose value is its own choice; `grpo`, `sft` and `live` show usual keys too.
 Nothing here validates: `parse_config` does, after merging.
 """
 
+from headrace.recipe import Recipe, UnknownRecipe
 from recipes.library import (
-    Recipe,
-    UnknownRecipe,
     find_chain,
     find_recipe,
     list_chains,
     list_recipes,
-    read_recipe,
 )
-from recipes.merging import merged, place_in
+from recipes.merging import merged

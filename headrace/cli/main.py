@@ -12,6 +12,9 @@ from headrace.cli import datasets, keys, verifiers
 from headrace.cli.agents.agents import agents
 from headrace.cli.command import CliCommand, Commands
 from headrace.cli.command_group import CommandGroup, RootGroup
+from headrace.cli.config import schema
+from headrace.cli.config.explain import explain
+from headrace.cli.models.evaluate import compare, evaluate
 from headrace.cli.models.evaluations import evaluations
 from headrace.cli.models.kept import checkpoints
 from headrace.cli.open import open_page
@@ -23,20 +26,24 @@ from headrace.cli.output import (
     is_for_programs,
     show_error,
 )
+from headrace.cli.recipes import recipes
 from headrace.cli.runs.audit import audit
 from headrace.cli.runs.chains import chains
 from headrace.cli.runs.edit import set_run, tag
 from headrace.cli.runs.logs import logs
 from headrace.cli.runs.metrics import metrics
+from headrace.cli.runs.preview import preview
 from headrace.cli.runs.report import report
 from headrace.cli.runs.rollouts import rollouts
 from headrace.cli.runs.runs import cancel, pause, rm, runs, watch
 from headrace.cli.runs.samples import samples
 from headrace.cli.runs.show import show
+from headrace.cli.runs.submit import fork, resume, submit
 from headrace.cli.runs.track import track
 from headrace.cli.runs.why import why
 from headrace.cli.server_part import has_server, server_part
 from headrace.cli.workers import workers
+from headrace.cli.wrong_options import ConfigCommand
 from headrace.terminal import escape_output
 from headrace.variables import places, unread
 
@@ -55,17 +62,17 @@ GROUPS: dict[str, dict[str, Callable[..., None] | typer.Typer | None]] = {
     "Begin": {"demo": OF_SERVER, "up": OF_SERVER, "open": open_page, "doctor": OF_SERVER},
     "Data and config": {
         "init": OF_SERVER,
-        "recipes": OF_SERVER,
-        "explain": OF_SERVER,
-        "preview": OF_SERVER,
+        "recipes": recipes,
+        "explain": explain,
+        "preview": preview,
         "score": verifiers.score,
         "models": OF_SERVER,
         "datasets": datasets.commands,
         "verifiers": verifiers.commands,
-        "config": OF_SERVER,
+        "config": schema.commands,
     },
     "Train": {
-        "submit": OF_SERVER,
+        "submit": submit,
         "runs": runs,
         "show": show,
         "chains": chains,
@@ -76,17 +83,17 @@ GROUPS: dict[str, dict[str, Callable[..., None] | typer.Typer | None]] = {
         "agents": agents,
         "cancel": cancel,
         "pause": pause,
-        "resume": OF_SERVER,
-        "fork": OF_SERVER,
+        "resume": resume,
+        "fork": fork,
         "rm": rm,
     },
     "Results": {
         "metrics": metrics,
         "samples": samples,
         "rollouts": rollouts,
-        "eval": OF_SERVER,
+        "eval": evaluate,
         "evaluations": evaluations,
-        "compare": OF_SERVER,
+        "compare": compare,
         "report": report,
         "track": track,
         "chat": OF_SERVER,
@@ -108,17 +115,18 @@ GROUPS: dict[str, dict[str, Callable[..., None] | typer.Typer | None]] = {
 """The commands in the order of `--help`. A Typer is a command that has commands of its own."""
 
 
+WITH_CONFIG = (preview, submit, resume, fork)
+
+
 def _register() -> None:
-    server = server_part("commands", "headrace") if has_server() else None
-    of_server = server.COMMANDS if server else {}
-    kinds = server.KINDS if server else {}
+    of_server = server_part("commands", "headrace").COMMANDS if has_server() else {}
     for group, commands in GROUPS.items():
         for name, known in commands.items():
             command = of_server.get(name) if known is OF_SERVER else known
             if isinstance(command, typer.Typer):
                 root.add_typer(command, name=name, cls=CommandGroup, rich_help_panel=group)
             elif command is not None:
-                kind = kinds.get(name, CliCommand)
+                kind = ConfigCommand if command in WITH_CONFIG else CliCommand
                 root.command(name, cls=kind, rich_help_panel=group)(command)
             else:
                 RootGroup.of_server.append(name)

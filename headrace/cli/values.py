@@ -1,5 +1,6 @@
 """Values that are typed on a command line, read as YAML."""
 
+import json
 from typing import Any
 
 from headrace.cli.output import CliError
@@ -35,3 +36,9 @@ def _number(value: Any) -> Any:
         except ValueError:
             return value
     return value
+
+
+def as_setting(key: str, value: Any) -> str:
+    """Return the argument of `--set` that gives `key` this value, before quoting for a shell."""
+    shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return f"{key}={shown}"

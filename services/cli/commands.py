@@ -7,8 +7,6 @@ from typing import Any
 import typer
 
 from headrace.cli.output import WRONG_USAGE, CliError
-from services.cli.config import schema
-from services.cli.config.explain import explain
 from services.cli.config.init import init
 from services.cli.host.backup import backup, restore
 from services.cli.host.bench import bench
@@ -18,12 +16,7 @@ from services.cli.host.scale import scale
 from services.cli.host.up import demo, up
 from services.cli.models import models
 from services.cli.models.chat import chat
-from services.cli.models.evaluate import compare, evaluate
 from services.cli.models.export import export
-from services.cli.recipes import recipes
-from services.cli.runs.preview import preview
-from services.cli.runs.submit import fork, resume, submit
-from services.cli.wrong_options import ConfigCommand
 
 
 def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
@@ -53,31 +46,20 @@ def _of_settings(error: ValueError) -> CliError | None:
     return None
 
 
-KINDS = dict.fromkeys(("fork", "preview", "resume", "submit"), ConfigCommand)
-"""The kinds of commands that are not a plain `CliCommand`."""
 OTHERS: dict[str, Callable[..., None]] = {
     "backup": backup,
     "bench": bench,
     "chat": chat,
-    "compare": compare,
     "demo": demo,
     "doctor": doctor,
-    "eval": evaluate,
-    "explain": explain,
     "export": export,
-    "fork": fork,
     "init": init,
-    "preview": preview,
-    "recipes": recipes,
     "recover": recover,
     "restore": restore,
-    "resume": resume,
     "scale": scale,
-    "submit": submit,
     "up": up,
 }
 COMMANDS: dict[str, Callable[..., None] | typer.Typer] = {
-    "config": schema.commands,
     "models": models.commands,
     **{name: _with_settings(command) for name, command in OTHERS.items()},
 }

@@ -4,14 +4,10 @@ All places that show such a refusal take its words from here: run configs, setti
 the parameters of verifiers.
 """
 
-import reprlib
 from collections.abc import Mapping
 from typing import Any
 
-QUOTED = 200
-"""Characters of a value that a sentence quotes."""
-_REPR = reprlib.Repr()
-_REPR.maxstring = _REPR.maxother = _REPR.maxlong = QUOTED
+from headrace.wording import quoted
 
 WANTED = {
     "int_type": "a whole number",
@@ -65,10 +61,3 @@ def wrong_value(detail: Mapping[str, Any], is_secret: bool = False) -> str:
     verb = "must have" if kind.startswith("string_too") else "must be"
     sentence = f"{verb} {wanted.format_map(detail.get('ctx', {}))}"
     return f"{sentence}, not {shown}" if shown else sentence
-
-
-def quoted(value: Any) -> str:
-    """A value as JSON names it, and a long one cut."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return _REPR.repr(value)

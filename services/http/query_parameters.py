@@ -10,8 +10,8 @@ from fastapi import Request
 from fastapi.dependencies.models import Dependant
 
 from headrace.nearest import did_you_mean
+from headrace.wording import quoted
 from services.contracts.config.parsing.type_tags import fields_of, models_of
-from services.contracts.wrong_values import quoted
 from services.http.problems import MAX_LISTED, Problem, ProblemItem, summary
 
 

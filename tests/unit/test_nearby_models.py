@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from services.models.nearby import nearby
+from headrace.nearby_models import nearby
 
 
 @pytest.fixture

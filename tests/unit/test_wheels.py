@@ -78,6 +78,7 @@ def test_the_wheel_of_the_client_has_one_package_and_few_needs(wheels: dict[str,
     client = wheels["headrace"]
     assert client.packages == {"headrace"}
     assert {Path(name).suffix for name in client.names if name.startswith("headrace/")} == {
+        ".json",
         ".py",
         ".typed",
     }

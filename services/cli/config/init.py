@@ -107,7 +107,7 @@ def config_text(model: str | None, dataset: str | None, machine: Machine, sft: b
 
 def _as_yaml(values: dict[str, Any], machine: Machine, sft: bool) -> str:
     """Write values by their key paths, each with its description as a comment."""
-    from services.cli.config.explained_keys import explained
+    from headrace.cli.config.explained_keys import explained
 
     place = f"{machine.gpus} GPUs of {machine.memory:.0f} GiB" if machine.gpus else "a CPU"
     lines = [

@@ -102,7 +102,7 @@ def get(
 
 def _local() -> Iterator[dict[str, Any]]:
     """Yield the models in this folder, in `models` of this folder, and in the hub's cache."""
-    from services.models.hub_cache import hub_cache_entry
+    from headrace.hub_cache import hub_cache_entry
 
     here = Path()
     for folder in (here, here / FOLDER):

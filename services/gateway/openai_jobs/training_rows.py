@@ -6,7 +6,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from services.contracts.wrong_values import quoted
+from headrace.wording import quoted
 
 MAX_LINE = 16 << 20
 """Bytes of a line."""

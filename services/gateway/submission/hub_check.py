@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import httpx
 
-from services.models.hub_cache import hub_cache_entry
+from headrace.hub_cache import hub_cache_entry
 from services.runtime.logs import get_logger
 
 log = get_logger(__name__)

@@ -17,6 +17,7 @@ from headrace.config_keys import (
     text_at,
     with_value,
 )
+from headrace.nearby_models import nearby
 from headrace.nearest import did_you_mean
 from services.contracts.chains import STEP, referred
 from services.contracts.config import RLConfig, SFTConfig
@@ -30,7 +31,6 @@ from services.gateway.submission.hub_check import asked_of_hub
 from services.http import Problem
 from services.models import ModelFolder
 from services.models.agreement import contradictions
-from services.models.nearby import nearby
 from services.models.path import (
     PREFIX,
     check_model,

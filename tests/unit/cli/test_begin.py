@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 from headrace.cli import completion
 from headrace.cli.main import root
 from learner.tools.hub_model import NoModel, check_hash, is_needed
-from services.cli import config_completion
 from services.cli.config.init import Machine, config_text
 from services.cli.models import model_sources
 from services.contracts.config import parse_config
@@ -94,16 +93,16 @@ def test_open_prints_a_link_that_logs_in_at_the_run(monkeypatch: pytest.MonkeyPa
 
 
 def test_completion_knows_recipes_keys_and_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert {"grpo", "smollm2_chain"} <= set(config_completion.recipes(""))
-    assert config_completion.config_keys("optimizer.l") == ["optimizer.lr"]
-    assert "rewards.0.verifier=" in config_completion.settings("rewards.0.v")
+    assert {"grpo", "smollm2_chain"} <= set(completion.recipes(""))
+    assert completion.config_keys("optimizer.l") == ["optimizer.lr"]
+    assert "rewards.0.verifier=" in completion.settings("rewards.0.v")
     records = {
         "datasets": [{"name": "train", "rows": 3}],
         "runs": [{"id": "a1", "name": "b", "kind": "rl", "state": "running"}],
     }
     monkeypatch.setattr("headrace.cli.client.Gateway.get", lambda *_, **__: records)
     assert completion.datasets("t") == [("train", "3 rows")]
-    assert config_completion.settings("data.dataset=tr") == ["data.dataset=train"]
+    assert completion.settings("data.dataset=tr") == ["data.dataset=train"]
     assert completion.runs("") == [("b", "rl, running"), ("a1", "b, running")]
 
 

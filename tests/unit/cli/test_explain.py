@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from headrace.cli.config.explained_keys import close_keys, explained
 from headrace.cli.main import root
 from headrace.cli.output import CliError
-from services.cli.config.explained_keys import close_keys, explained
+from headrace.cli.runs.overrides import overrides_from
 from services.cli.runs.config_changes import changes
-from services.cli.runs.overrides import overrides_from
 from services.contracts.config import RLConfig, SFTConfig, parse_config
 from services.contracts.config.parsing.type_tags import key_paths
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from headrace.other_systems.table import ROWS, OtherNames
+from headrace.other_systems.values import OTHER_VALUES, Values
 from services.contracts.config import RLConfig, SFTConfig, parse_config
-from services.contracts.config.parsing.other_systems.table import ROWS, OtherNames
-from services.contracts.config.parsing.other_systems.values import OTHER_VALUES, Values
 from services.contracts.config.parsing.type_tags import key_paths
 from tests.unit.contracts.configs import RL, SFT, refusal
 from tests.unit.contracts.test_ways_out import changed

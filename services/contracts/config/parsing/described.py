@@ -1,6 +1,5 @@
-"""Describe keys of a config in words: their type, their limits, a value that they take. Pure."""
+"""Describe keys of a config in words: their type and their limits. Pure."""
 
-import json
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -17,8 +16,6 @@ LIMITS = {
     "min_length": "at least {} long",
     "pattern": "matches `{}`",
 }
-_VALUES: dict[Any, Any] = {int: 1, float: 0.5, str: "TEXT", bool: True}
-"""A value of each type, for a key that nothing else gives an example of."""
 
 
 def type_of(annotation: Any) -> str:
@@ -55,38 +52,3 @@ def kind_of(field: FieldInfo) -> str:
     """Describe the type of the field's value, and its bounds."""
     limits = limits_of(field)
     return type_of(field.annotation) + (f", {limits}" if limits else "")
-
-
-def value_for(field: FieldInfo) -> Any:
-    """Return a value that the field takes: its default, or one of its type."""
-    default = None if field.is_required() else field.get_default(call_default_factory=True)
-    if default not in (None, "", [], {}):
-        return default
-    value = _of_type(field.annotation)
-    bounds = {
-        name: getattr(limit, name)
-        for limit in field.metadata
-        for name in ("ge", "gt")
-        if hasattr(limit, name)
-    }
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return value
-    return max(value, bounds.get("ge", value), bounds.get("gt", value - 1) + 1)
-
-
-def _of_type(annotation: Any) -> Any:
-    origin, inner = get_origin(annotation), get_args(annotation)
-    if origin in (Union, UnionType, Annotated):
-        members = inner[:1] if origin is Annotated else inner
-        return next((_of_type(member) for member in members if member is not NoneType), None)
-    if origin is Literal:
-        return inner[0]
-    if origin in (list, tuple):
-        return [_of_type(item) for item in inner]
-    return _VALUES.get(annotation, {})
-
-
-def as_setting(key: str, value: Any) -> str:
-    """Return the argument of `--set` that gives `key` this value, before quoting for a shell."""
-    shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return f"{key}={shown}"

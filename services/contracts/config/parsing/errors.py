@@ -6,20 +6,23 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from headrace.config_keys import same_name
 from headrace.nearest import did_you_mean
-from services.contracts.config.parsing.other_systems.values import OTHER_VALUES, meant_by
+from headrace.other_systems.values import OTHER_VALUES, meant_by
+from headrace.wording import quoted
 from services.contracts.config.parsing.type_tags import (
     Models,
     fields_of,
+    key_paths,
     models_of,
     tag_name,
     tags_of,
     with_default_tags,
 )
-from services.contracts.config.parsing.unknown_key_hints import Problem, same_name, unknown_key
+from services.contracts.config.parsing.unknown_key_hints import Problem, unknown_key
 from services.contracts.config.run import RLConfig, RunConfig
 from services.contracts.config.sft import SFTConfig, with_default_optimizer
-from services.contracts.wrong_values import quoted, wrong_value
+from services.contracts.wrong_values import wrong_value
 
 MOST = 50
 """Problems that are explained: each takes half a millisecond, and a body has room for millions."""
@@ -71,7 +74,7 @@ def parse_config(raw: Any) -> RLConfig | SFTConfig:
 def place_in_config(name: str) -> str | None:
     """Return the place in a request's `config` of the key `name`, which stands beside it; None for
     a name that is no key of a run's config."""
-    keys = [key for root in (RLConfig, SFTConfig) for key in same_name(root, [name])]
+    keys = [key for root in (RLConfig, SFTConfig) for key in same_name(key_paths(root), [name])]
     return f"config.{keys[0]}" if keys else None
 
 

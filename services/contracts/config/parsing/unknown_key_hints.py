@@ -6,10 +6,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from headrace.config_keys import ANYWHERE, same_name
 from headrace.nearest import nearest
-from services.contracts.config.parsing.other_systems.table import OTHER_NAMES, OtherNames
-from services.contracts.config.parsing.other_systems.values import meant_by, value_name
-from services.contracts.config.parsing.type_tags import TAGS, Models, fields_of, key_paths, tags_of
+from headrace.other_systems.table import OTHER_NAMES, OtherNames, row_of
+from headrace.other_systems.values import meant_by, value_name
+from services.contracts.config.parsing.type_tags import Models, fields_of, key_paths, tags_of
 
 Problem = tuple[str, str]
 """A key path and what is wrong with its value."""
@@ -19,8 +20,6 @@ SHOWN = 60
 """Characters of a value that a hint quotes."""
 MOST_NAMED = 10
 """Keys without a counterpart that are named."""
-ANYWHERE = (*TAGS, "name", "path")
-"""Keys of many sections: alone they name nothing."""
 
 
 def unknown_key(
@@ -79,13 +78,6 @@ def _no_counterparts(keys: list[str]) -> str:
     return f"unknown section; nothing here is called {shown}{more}: leave them out"
 
 
-def row_of(path: list[str]) -> OtherNames | None:
-    """The row of a name that another system has, with its section or alone."""
-    # A key of no section may be meant for the run: `name` and `run.name` are the same.
-    lower = [part.lower() for part in (path if len(path) > 1 else ["run", *path])]
-    return OTHER_NAMES.get(".".join(lower[-2:])) or OTHER_NAMES.get(lower[-1])
-
-
 def _in_another_system(root: type[BaseModel], path: list[str], value: Any) -> str:
     """The hint for a name that another system has; '' for any other name."""
     row = row_of(path)
@@ -120,28 +112,7 @@ def _elsewhere(root: type[BaseModel], path: list[str], value: Any) -> str:
         row = OTHER_NAMES.get(parent.lower())
         if row and not row.values and (hint := _of_row(root, row, path, value)):
             return hint
-    return _meant(keys) if (keys := same_name(root, path)) else ""
-
-
-def same_name(root: type[BaseModel], path: list[str]) -> list[str]:
-    """The keys here that have the name of `path`: those in a section of the same name, else the
-    least deep ones."""
-    *above, name = path
-    # The number of an element in a list names no section.
-    above = [part for part in above if not part.isdigit()]
-    sections = ["evaluation" if part.startswith(("eval", "val")) else part for part in above]
-    ranks = {
-        key: (
-            next((i for i, part in enumerate(sections) if part in key.split(".")[:-1]), len(path)),
-            key.count("."),
-        )
-        for key in key_paths(root)
-        if key.rpartition(".")[2] == name
-    }
-    best = min(ranks.values(), default=(0, 0))
-    if best[0] == len(path) and name in ANYWHERE:
-        return []
-    return [key for key, rank in ranks.items() if rank == best][:3]
+    return _meant(keys) if (keys := same_name(key_paths(root), path)) else ""
 
 
 def _meant(keys: list[str], conjunction: str = " or ") -> str:

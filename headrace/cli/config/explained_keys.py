@@ -3,37 +3,42 @@
 import re
 import shlex
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple, get_args, get_origin
+from typing import Any, NamedTuple
 
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
-
-from services.contracts.config import RLConfig, SFTConfig
-from services.contracts.config.parsing.described import as_setting, kind_of, value_for
-from services.contracts.config.parsing.other_systems.table import ROWS
-from services.contracts.config.parsing.type_tags import (
-    TAGS,
+from headrace.cli.values import as_setting
+from headrace.config_keys import TAGS, same_name
+from headrace.nearest import similarity
+from headrace.other_systems.table import ROWS, row_of
+from headrace.run_schema import (
+    ROOTS,
+    Field,
+    Schema,
+    choices_of,
     fields_of,
     key_paths,
-    models_of,
+    kind_of,
+    members_of,
+    root,
+    sections_of,
     tags_of,
+    value_for,
 )
-from services.contracts.config.parsing.unknown_key_hints import row_of, same_name
 
-ROOTS: tuple[type[BaseModel], ...] = (RLConfig, SFTConfig)
 CLOSE = 5
 """Close keys that are named for an unknown one."""
+ALIKE = 70
+"""The least similarity of a close key, of 100."""
 INDEX = re.compile(r"\[\d*\]")
 
 
 class Place(NamedTuple):
-    """A model that holds keys."""
+    """A section that holds keys."""
 
     root: str
     """The type of run: `rl` or `sft`."""
     kind: str
     """`adamw` for an optimizer of that type; the type of run outside any union."""
-    model: type[BaseModel]
+    section: Schema
 
 
 class Meaning(NamedTuple):
@@ -75,18 +80,18 @@ def explained(key: str) -> Explained | None:
     """Explain `key`: `optimizer.lr`, `rewards.0.weight`. Return None for an unknown key."""
     parts = [part for part in INDEX.sub("", key).strip(".").split(".") if not part.isdecimal()]
     if parts in ([], [""]):
-        return Explained("", [], "", [], _keys([_root(root) for root in ROOTS]), {})
+        return Explained("", [], "", [], _keys(_roots()), {})
     fields = list(_fields(parts))
     if not fields:
         return None
     canonical = _canonical(parts)
     first = fields[0][1]
     places = [inner for place, field in fields for inner in _members(field, place)]
-    kinds = {place.kind: _sentence(place.model.__doc__) for place in places}
+    kinds = {place.kind: _sentence(place.section.get("description")) for place in places}
     return Explained(
         canonical,
         _meanings(fields),
-        as_setting(canonical, _plain(value_for(first))),
+        as_setting(canonical, value_for(first)),
         _names_of(canonical),
         _keys(places),
         kinds if len(kinds) > 1 else {},
@@ -96,15 +101,18 @@ def explained(key: str) -> Explained | None:
 def close_keys(key: str) -> list[str]:
     """Return keys that an unknown one may mean: by the name in another framework, by the name in
     another section, by spelling."""
-    from rapidfuzz import fuzz, process
-
     parts = key.split(".")
-    known = {path for root in ROOTS for path in key_paths(root)}
+    known = {path for kind in ROOTS for path in key_paths(kind)}
     row = row_of(parts)
     keys = [name for name in row.keys.split() if name in known] if row else []
-    keys += [name for root in ROOTS for name in same_name(root, parts)]
-    matches = process.extract(key, sorted(known), scorer=fuzz.WRatio, limit=CLOSE, score_cutoff=75)
-    return list(dict.fromkeys([*keys, *(match[0] for match in matches)]))[:CLOSE]
+    keys += [name for kind in ROOTS for name in same_name(key_paths(kind), parts)]
+    # A key is meant by its whole path, or by its own name alone.
+    scores = {
+        path: max(similarity(key, path), similarity(parts[-1], path.rpartition(".")[2]) - 1)
+        for path in sorted(known)
+    }
+    near = sorted((path for path in scores if scores[path] >= ALIKE), key=lambda p: -scores[p])
+    return list(dict.fromkeys([*keys, *near]))[:CLOSE]
 
 
 def note_on(key: str) -> str:
@@ -113,56 +121,53 @@ def note_on(key: str) -> str:
     return row.note.format(value="the value") if row else ""
 
 
-def _root(model: type[BaseModel]) -> Place:
-    (kind,) = tags_of(model)
-    return Place(kind, kind, model)
+def _roots() -> list[Place]:
+    return [Place(kind, kind, root(kind)) for kind in ROOTS]
 
 
-def _fields(parts: list[str]) -> Iterator[tuple[Place, FieldInfo]]:
+def _fields(parts: list[str]) -> Iterator[tuple[Place, Field]]:
     """Yield the places that have the key, with its field."""
-    places = [_root(root) for root in ROOTS]
+    places = _roots()
     for part in parts[:-1]:
         places = [
             inner
             for place in places
-            if part in (fields := fields_of(place.model))
+            if part in (fields := fields_of(place.section))
             for inner in _members(fields[part], place)
         ]
     for place in places:
-        fields = fields_of(place.model)
+        fields = fields_of(place.section)
         if parts[-1] in fields:
             yield place, fields[parts[-1]]
 
 
-def _members(field: FieldInfo, around: Place) -> list[Place]:
-    """Return the models that the section of a field may be. `around` has the field."""
-    members = models_of(field.annotation)
+def _members(field: Field, around: Place) -> list[Place]:
+    """Return the sections that a field may be. `around` has the field."""
+    members = sections_of(field.schema)
     if len(members) < 2:
-        return [around._replace(model=model) for model in members]
-    return [Place(around.root, " or ".join(tags_of(model)), model) for model in members]
+        return [around._replace(section=section) for section in members]
+    return [Place(around.root, " or ".join(tags_of(section)), section) for section in members]
 
 
 def _canonical(parts: list[str]) -> str:
     """Return the key as `--set` takes it: with 0 for the place in a list."""
     key = ".".join(parts)
-    paths = (path for root in ROOTS for path in key_paths(root))
+    paths = (path for kind in ROOTS for path in key_paths(kind))
     return next((path for path in paths if path.replace(".0", "") == key), key)
 
 
-def _meanings(fields: list[tuple[Place, FieldInfo]]) -> list[Meaning]:
+def _meanings(fields: list[tuple[Place, Field]]) -> list[Meaning]:
     """Merge the places where the key means the same."""
     merged: dict[str, Meaning] = {}
     roots: dict[str, set[str]] = {}
     for place, field in fields:
-        is_required = field.is_required()
-        default = None if is_required else field.get_default(call_default_factory=True)
         meaning = Meaning(
             [],
             kind_of(field),
-            _plain(default),
-            is_required,
+            field.default,
+            field.is_required,
             _sentence(field.description),
-            _choices(field.annotation),
+            [value for member in members_of(field.schema) for value in choices_of(member)],
         )
         kinds = merged.setdefault(repr(meaning[1:]), meaning).kinds
         roots.setdefault(repr(meaning[1:]), set()).add(place.root)
@@ -177,24 +182,14 @@ def _meanings(fields: list[tuple[Place, FieldInfo]]) -> list[Meaning]:
     return list(merged.values())
 
 
-def _plain(value: Any) -> Any:
-    return value.model_dump(mode="json") if isinstance(value, BaseModel) else value
-
-
-def _choices(annotation: Any) -> list[Any]:
-    if get_origin(annotation) is Literal:
-        return list(get_args(annotation))
-    return [value for inner in get_args(annotation) for value in _choices(inner)]
-
-
 def _keys(places: list[Place]) -> dict[str, list[Child]]:
     """Return the keys of a section by its kinds. Kinds with equal keys stand together."""
     kinds: dict[tuple[Child, ...], list[str]] = {}
     for place in places:
         children = tuple(
             Child(name, kind_of(field), _sentence(field.description))
-            for name, field in fields_of(place.model).items()
-            if not (name in TAGS and field.description is None)
+            for name, field in fields_of(place.section).items()
+            if not (name in TAGS and not field.description)
         )
         names = kinds.setdefault(children, [])
         if place.kind not in names:

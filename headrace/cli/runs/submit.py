@@ -8,16 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.options import AsJson, GatewayURL, Run, connect, run_and_step
+from headrace import known_recipes
+from headrace.cli import completion
+from headrace.cli.options import AsJson, GatewayURL, Run, connect, pool_of, run_and_step
 from headrace.cli.output import CliError, escape, out, print_json
 from headrace.cli.runs.chains import find, follow_chain, show_chain
 from headrace.cli.runs.dry_run import show_chain_dry_run, show_dry_run
+from headrace.cli.runs.overrides import Set, file_text, overrides_from
 from headrace.cli.runs.printed_rows import show_checked
 from headrace.cli.runs.runs import follow_run
 from headrace.config_keys import MODEL_PATHS, agents_lease, text_at, with_value
+from headrace.merging import NoSuchPlace, merged
+from headrace.nearby_models import nearby
 from headrace.nearest import did_you_mean
-from services.cli import config_completion as completion
-from services.cli.runs.overrides import Set, file_text, overrides_from
+from headrace.recipe import UnknownRecipe, read_recipe
+from headrace.run_schema import ROOTS, fields_of, root
 
 if TYPE_CHECKING:
     from headrace.cli.client import Gateway
@@ -104,9 +109,7 @@ def submit(
     labels: dict[str, Any] = {"tags": tag or None, "notes": notes}
     request |= {key: value for key, value in labels.items() if value is not None}
     if pool is None and resume_from is None:
-        from services.settings import Settings
-
-        pool = Settings().pool
+        pool = pool_of(None)
     _submit(request | {"pool": pool}, follow, as_json, gateway, dry_run)
 
 
@@ -134,10 +137,7 @@ def _request(
 def _check_keys(name: str, file: dict[str, Any]) -> None:
     """Raise CliError, with the intended key, if the file `name` is neither a submission nor a
     config."""
-    from services.contracts.config import RLConfig, SFTConfig
-    from services.contracts.config.parsing.type_tags import fields_of
-
-    of_config = {*fields_of(RLConfig), *fields_of(SFTConfig)}
+    of_config = {key for kind in ROOTS for key in fields_of(root(kind))}
     is_submission = bool(file.keys() & {*SUBMITTED}) or not file.keys() & of_config
     unknown = [key for key in file if key not in SUBMITTED]
     if not is_submission or not unknown:
@@ -165,9 +165,7 @@ def _named_file(recipe: str) -> dict[str, Any] | None:
 
 
 def _chain_recipe(name: str) -> dict[str, Any] | None:
-    from recipes import find_chain
-
-    recipe = find_chain(name)
+    recipe = next((chain for chain in known_recipes.chains() if chain.name == name), None)
     return recipe.config if recipe else None
 
 
@@ -182,7 +180,6 @@ def _submit_chain(
 ) -> None:
     """Submit the chain of a file. `known` holds the options of the command line."""
     from headrace.cli.runs.chains import submit_chain
-    from services.settings import Settings
 
     if not isinstance(steps := chain["steps"], list):
         raise CliError("steps is no list: a chain has `steps:`, each with a name and a recipe")
@@ -200,7 +197,7 @@ def _submit_chain(
         if isinstance(chain_step.get("config"), dict):
             chain_step["config"] = _with_files(chain_step["config"])
     given = {key: value for key, value in known.items() if value is not None}
-    request = {"pool": Settings().pool, **chain, **given}
+    request = {"pool": pool_of(None), **chain, **given}
     if problem := next(_unsendable(request, ""), None):
         raise CliError(problem)
     if dry_run:
@@ -362,8 +359,6 @@ def _submit(
 
 
 def _file(path: Path) -> dict[str, Any]:
-    from recipes import UnknownRecipe, read_recipe
-
     try:
         return read_recipe(str(path), path.read_text()).config
     except OSError as error:
@@ -377,12 +372,9 @@ def _file(path: Path) -> dict[str, Any]:
 
 
 def _merged(config: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
-    from recipes import merged
-    from services.contracts.config import ConfigError
-
     try:
         return merged(config, overrides)
-    except ConfigError as error:
+    except NoSuchPlace as error:
         raise CliError(f"--set {error}") from None
 
 
@@ -408,8 +400,6 @@ def _with_files(config: dict[str, Any]) -> dict[str, Any]:
     """`config` without files that only this host can find: models get absolute paths, and a chat
     template its text. Raises CliError for a template that cannot be read, and for a mistyped model,
     which the gateway could take for a name on the hub."""
-    from services.models.nearby import nearby
-
     data = config.get("data")
     named = data.get("chat_template") if isinstance(data, dict) else None
     if isinstance(data, dict) and isinstance(named, str) and _is_file(named):

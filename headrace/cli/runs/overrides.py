@@ -1,32 +1,35 @@
 """`--set KEY=VALUE`: keys of a config, overridden on the command line.
 
-A value is read by the type of its key in the config's models. Text stays as it is typed: YAML would
+A value is read by the type of its key in the config's schema. Text stays as it is typed: YAML would
 take `####` for a comment and `Q: {prompt}` for a mapping. All other values are YAML.
 """
 
 import re
 import shlex
 from pathlib import Path
-from types import UnionType
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    Literal,
-    NamedTuple,
-    Union,
-    get_args,
-    get_origin,
-)
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from headrace.cli.completion import settings
 from headrace.cli.output import CliError, err, escape
-from headrace.cli.values import set_value
-from services.cli.config_completion import settings
-
-if TYPE_CHECKING:
-    from pydantic.fields import FieldInfo
+from headrace.cli.values import as_setting, set_value
+from headrace.merging import NoSuchPlace, place_in
+from headrace.other_systems.values import OTHER_VALUES
+from headrace.run_schema import (
+    ROOTS,
+    Field,
+    Schema,
+    fields_of,
+    is_text,
+    kind_of,
+    may_be,
+    members_of,
+    root,
+    sections_of,
+    value_for,
+)
+from headrace.wording import quoted
 
 Set = Annotated[
     list[str] | None,
@@ -76,12 +79,12 @@ def _typed(key: str, parts: list[str], text: str) -> Any:
     else:
         text, read = text.removeprefix("@") if read else text, False
     slots = _slots(parts)
-    annotations = [slot.annotation for slot in slots]
-    if not (annotations and all(map(_is_text, annotations))):
+    schemas = [slot.schema for slot in slots]
+    if not (schemas and all(map(is_text, schemas))):
         value = set_value(key, text)
         _check(key, parts, value, slots)
         return value
-    if text == "null" and any(type(None) in _members(annotation) for annotation in annotations):
+    if text == "null" and any(may_be(schema, None) for schema in schemas):
         return None
     if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
         err.print(f"[dim]--set {escape(key)}: the quotes around the text are part of it[/]")
@@ -111,31 +114,25 @@ def _with_new_lines(text: str) -> str:
 
 
 class _Slot(NamedTuple):
-    """A place for a value in the config's models."""
+    """A place for a value in the run config."""
 
-    annotation: Any
-    """Its type."""
-    field: "FieldInfo | None"
+    schema: Schema
+    field: Field | None
     """Its field, unless it is an item of a list."""
 
 
 def _slots(parts: list[str]) -> list[_Slot]:
     """List the places that the key may mean: in an RL run, in a supervised run, in each member of a
-    union. Return an empty list for a key that no model has, and for a key inside a free mapping."""
-    from pydantic import BaseModel
-
-    from services.contracts.config import RLConfig, SFTConfig
-    from services.contracts.config.parsing.type_tags import fields_of
-
-    slots = [_Slot(RLConfig, None), _Slot(SFTConfig, None)]
+    union. Return an empty list for a key that no run has, and for a key inside a free mapping."""
+    slots = [_Slot(root(kind), None) for kind in ROOTS]
     for part in parts:
         inside: list[_Slot] = []
-        for annotated in (member for slot in slots for member in _members(slot.annotation)):
-            if isinstance(annotated, type) and issubclass(annotated, BaseModel):
-                if part in (fields := fields_of(annotated)):
-                    inside.append(_Slot(fields[part].annotation, fields[part]))
-            elif get_origin(annotated) is list and part.isdecimal():
-                inside += [_Slot(item, None) for item in get_args(annotated)]
+        for schema in (member for slot in slots for member in members_of(slot.schema)):
+            if "properties" in schema:
+                if part in (fields := fields_of(schema)):
+                    inside.append(_Slot(fields[part].schema, fields[part]))
+            elif isinstance(schema.get("items"), dict) and part.isdecimal():
+                inside.append(_Slot(schema["items"], None))
         slots = inside
     return slots
 
@@ -143,55 +140,20 @@ def _slots(parts: list[str]) -> list[_Slot]:
 def _check(key: str, parts: list[str], value: Any, slots: list[_Slot]) -> None:
     """Raise CliError if no place for the key takes `value`. A section, and a mapping, is left to
     the gateway: it is merged with the recipe first."""
-    from pydantic import TypeAdapter, ValidationError
-
-    from services.contracts.config.parsing.described import as_setting, kind_of, value_for
-    from services.contracts.config.parsing.other_systems.values import OTHER_VALUES
-    from services.contracts.config.parsing.type_tags import models_of
-    from services.contracts.wrong_values import quoted
-
     fields = [slot.field for slot in slots if slot.field is not None]
     name = ".".join(parts)
     if isinstance(value, dict) or name in OTHER_VALUES or name == EXPLAINED:
         return
     is_item = not fields or len(fields) < len(slots)
-    if is_item or any(models_of(field.annotation) for field in fields):
+    if is_item or any(sections_of(field.schema) for field in fields):
         return
-    for field in fields:
-        try:
-            # pydantic takes what it does not know in an annotation for a remark.
-            kind: Any = Annotated[(field.annotation, "", *field.metadata)]
-            TypeAdapter(kind).validate_python(value)
-        except ValidationError:
-            continue
+    if any(may_be(field.schema, value) for field in fields):
         return
     kinds = " or ".join(dict.fromkeys(map(kind_of, fields)))
     example = shlex.quote(as_setting(key, value_for(fields[0])))
     raise CliError(
         f"--set {key}: {quoted(value)} does not fit; the key takes {kinds}. For example: "
         f"--set {example} (see `headrace explain {name}`)"
-    )
-
-
-def _members(annotation: Any) -> list[Any]:
-    """The types of a union, or the type alone."""
-    if get_origin(annotation) is Annotated:
-        return _members(get_args(annotation)[0])
-    if get_origin(annotation) in (Union, UnionType):
-        return [member for inner in get_args(annotation) for member in _members(inner)]
-    return [annotation]
-
-
-def _is_text(annotation: Any) -> bool:
-    """Whether a value of this type is text, or text or null."""
-    members = [member for member in _members(annotation) if member is not type(None)]
-    return bool(members) and all(
-        member is str
-        or (
-            get_origin(member) is Literal
-            and all(isinstance(value, str) for value in get_args(member))
-        )
-        for member in members
     )
 
 
@@ -213,10 +175,7 @@ def _place_of(parts: list[str], config: dict[str, Any]) -> tuple[Any, str | int]
 
 
 def _index(values: list[Any], key: str, path: str) -> int:
-    from recipes import place_in
-    from services.contracts.config import ConfigError
-
     try:
         return place_in(values, key, path)
-    except ConfigError as error:
+    except NoSuchPlace as error:
         raise CliError(f"--set {error}") from None

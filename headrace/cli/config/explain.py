@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.cli import completion
 from headrace.cli.options import AsJson
 from headrace.cli.output import CliError, out, print_json
 from headrace.terminal import one_line
-from services.cli import config_completion as completion
 
 if TYPE_CHECKING:
-    from services.cli.config.explained_keys import Child, Explained, Meaning
+    from headrace.cli.config.explained_keys import Child, Explained, Meaning
 
 WIDTH = 80
 LABEL = 10
@@ -41,7 +41,7 @@ def explain(
     headrace explain optimizer.lr
     headrace explain algorithm.advantage
     """
-    from services.cli.config.explained_keys import close_keys, explained, note_on
+    from headrace.cli.config.explained_keys import close_keys, explained, note_on
 
     explanation = explained(key or "")
     if explanation is None:
@@ -75,7 +75,7 @@ def _document(explanation: "Explained") -> dict[str, object]:
 
 
 def _lines(explanation: "Explained") -> list[str]:
-    from services.cli.config.explained_keys import in_shell
+    from headrace.cli.config.explained_keys import in_shell
 
     lines = _labelled("KEY", explanation.key or "the run config")
     several = len(explanation.meanings) > 1

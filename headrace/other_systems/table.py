@@ -6,8 +6,8 @@ for some names, how a value is converted, and what single values mean.
 
 from typing import NamedTuple
 
-from services.contracts.config.parsing.other_systems.table_text import TABLE
-from services.contracts.config.parsing.other_systems.values import (
+from headrace.other_systems.table_text import TABLE
+from headrace.other_systems.values import (
     ADVANTAGES,
     AGGREGATIONS,
     CORRECTIONS,
@@ -230,3 +230,10 @@ ROWS = (
 )
 OTHER_NAMES = {name: row for row in ROWS for name in row.names.split()}
 """The row of each name that another system has."""
+
+
+def row_of(path: list[str]) -> OtherNames | None:
+    """The row of a name that another system has, with its section or alone."""
+    # A key of no section may be meant for the run: `name` and `run.name` are the same.
+    lower = [part.lower() for part in (path if len(path) > 1 else ["run", *path])]
+    return OTHER_NAMES.get(".".join(lower[-2:])) or OTHER_NAMES.get(lower[-1])

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import typer
 
-from headrace.cli.options import AsJson, Dataset, GatewayURL, connect
+from headrace.cli.options import AsJson, Dataset, GatewayURL, connect, pool_of
 from headrace.cli.output import (
     FINAL,
     INTERRUPTED,
@@ -17,8 +17,8 @@ from headrace.cli.output import (
     print_json,
     state,
 )
+from headrace.cli.runs.overrides import Set, overrides_from
 from headrace.wording import counted, predicate
-from services.cli.runs.overrides import Set, overrides_from
 
 if TYPE_CHECKING:
     from headrace.cli.client import Gateway
@@ -82,8 +82,6 @@ def evaluate(
     Example:
     headrace eval RUN test --samples 8
     """
-    from services.settings import Settings
-
     api = connect(gateway)
     given = {
         "samples": samples,
@@ -96,7 +94,7 @@ def evaluate(
     }
     request: dict[str, Any] = {
         "dataset": dataset,
-        "pool": pool or Settings().pool,
+        "pool": pool_of(pool),
         "priority": priority,
         "config": overrides_from(set_ or []),
         **{key: value for key, value in given.items() if value is not None},

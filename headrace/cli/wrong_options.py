@@ -5,6 +5,9 @@ from typing import Any
 
 from headrace.cli.command import CliCommand
 from headrace.cli.command_group import unknown_option
+from headrace.config_keys import same_name
+from headrace.other_systems.table import row_of
+from headrace.run_schema import ROOTS, key_paths
 
 USUAL = {"model": "model.path", "dataset": "data.dataset", "data": "data.dataset"}
 """The keys that a section's name, or a key of several sections, stands for."""
@@ -27,11 +30,6 @@ class ConfigCommand(CliCommand):
 def set_form(option: str, args: list[str]) -> str:
     """Return a sentence with the `--set` for an option of `args` that is called like a config's
     key, here or in another system. Return an empty text for any other option."""
-    # They bring pydantic, which other commands start without.
-    from services.contracts.config import RLConfig, SFTConfig
-    from services.contracts.config.parsing.type_tags import key_paths
-    from services.contracts.config.parsing.unknown_key_hints import row_of, same_name
-
     name = option.lstrip("-").replace("-", "_")
     row = row_of([name])
     value = _value(option, args)
@@ -39,14 +37,13 @@ def set_form(option: str, args: list[str]) -> str:
     converted = row is not None and bool(row.note or row.values) and name not in USUAL
     setting = "VALUE" if converted else value
     ways: list[str] = []
-    for config in (RLConfig, SFTConfig):
-        known = set(key_paths(config))
+    for known in map(key_paths, ROOTS):
         if name in USUAL:
             keys = [USUAL[name]]
         elif row is not None:
             keys = [key for key in row.keys.split() if key in known]
         else:
-            keys = [name] if name in known else same_name(config, [name])
+            keys = [name] if name in known else same_name(known, [name])
         shown = (f"`--set {shlex.quote(f'{key}={setting}')}`" for key in keys)
         ways.append((" and " if row else " or ").join(shown))
     note = row.note.format(value=value) if row and name not in USUAL else ""

@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
+from headrace.hub_cache import hub_cache_entry
 from headrace.nearest import nearest
-from services.contracts.weights import ADAPTER_CONFIG
-from services.models.hub_cache import hub_cache_entry
 
+CONFIGS = ("config.json", "adapter_config.json")
+"""A model folder has one of these files."""
 MOST = 1000
 """Maximum entries that are read of a folder."""
 ALIKE = 80
@@ -36,7 +37,7 @@ def nearby(path: str, base: Path) -> str | None:
 
 def _models_in(folder: Path) -> Iterator[str]:
     for entry in _entries(folder):
-        if any(os.path.isfile(Path(entry, name)) for name in ("config.json", ADAPTER_CONFIG)):
+        if any(os.path.isfile(Path(entry, name)) for name in CONFIGS):
             yield entry.name
 
 

@@ -6,10 +6,10 @@ import typer
 
 from headrace.cli.options import AsJson, Dataset, GatewayURL, connect
 from headrace.cli.output import escape, out, print_json
+from headrace.cli.runs.overrides import Set
 from headrace.cli.runs.printed_rows import show_checked, show_rendering
+from headrace.cli.runs.submit import run_request
 from headrace.wording import counted
-from services.cli.runs.overrides import Set
-from services.cli.runs.submit import run_request
 
 
 def preview(

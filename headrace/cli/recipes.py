@@ -4,9 +4,11 @@ from typing import Annotated
 
 import typer
 
+from headrace import known_recipes
+from headrace.cli import completion
 from headrace.cli.options import AsJson
 from headrace.cli.output import CliError, escape, out, print_json, table
-from services.cli import config_completion as completion
+from headrace.recipe import UnknownRecipe, find_in
 
 
 def recipes(
@@ -25,11 +27,10 @@ def recipes(
     Example:
     headrace recipes grpo > my.yaml
     """
-    from recipes import UnknownRecipe, find_chain, find_recipe, list_chains, list_recipes
-
+    known = [*known_recipes.recipes(), *known_recipes.chains()]
     if name is not None:
         try:
-            recipe = find_chain(name) or find_recipe(name)
+            recipe = find_in(known, name)
         except UnknownRecipe as error:
             raise CliError(str(error)) from None
         if as_json:
@@ -37,13 +38,12 @@ def recipes(
         else:
             typer.echo(recipe.text, nl=False)
         return
-    listed = [*list_recipes(), *list_chains()]
     if as_json:
-        print_json([recipe.as_json() for recipe in listed])
+        print_json([recipe.as_json() for recipe in known])
         return
     table(
         ("NAME", "WHEN"),
-        [(f"[bold]{escape(recipe.name)}[/]", escape(recipe.when)) for recipe in listed],
+        [(f"[bold]{escape(recipe.name)}[/]", escape(recipe.when)) for recipe in known],
         "no recipes",
     )
     out.print("\n[dim]headrace recipes NAME prints one; headrace submit NAME runs it[/]")
