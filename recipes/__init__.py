@@ -6,7 +6,7 @@ whose value is its own choice; `grpo`, `sft` and `live` show usual keys too.
 Nothing here validates: `parse_config` does, after merging.
 """
 
-from headrace.recipe import Recipe, UnknownRecipe
+from headrace.recipe import Recipe, UnknownRecipe, read_recipe
 from recipes.library import (
     find_chain,
     find_recipe,
