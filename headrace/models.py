@@ -653,6 +653,28 @@ class DeletedFile(Model):
     """True."""
 
 
+class DeletedOpenAIModel(Model):
+    """A model that is gone."""
+
+    id: str
+    """Its name."""
+    object: Literal["model"] = "model"
+    """`model`."""
+    deleted: bool = True
+    """`true`."""
+
+
+class DeletedPermission(Model):
+    """A permission that is gone."""
+
+    id: str
+    """Its id."""
+    object: Literal["checkpoint.permission"] = "checkpoint.permission"
+    """`checkpoint.permission`."""
+    deleted: bool = True
+    """`true`."""
+
+
 class DiskNeed(Model):
     """The files that a run keeps on the data volume once it has all its checkpoints: `checkpoints`,
     `versions` that workers load, and `groups` that are too large for Redis."""
@@ -1544,6 +1566,28 @@ class OpenAIErrorDocument(Model):
     """What is wrong."""
 
 
+class OpenAIModel(Model):
+    """A model."""
+
+    id: str
+    """Its name: `model` of a job or of a call."""
+    object: Literal["model"] = "model"
+    """`model`."""
+    created: int
+    """Unix time."""
+    owned_by: str
+    """The project of its run; `headrace` for a model without project."""
+
+
+class OpenAIModelList(Model):
+    """The models of this installation."""
+
+    object: Literal["list"] = "list"
+    """`list`."""
+    data: list[OpenAIModel]
+    """Fine-tuned models, then the bases of runs."""
+
+
 class OpenAIModels(Model):
     """The models of a session."""
 
@@ -1637,11 +1681,46 @@ class PausedEvent(Model):
     """Who asked."""
 
 
+class Permission(Model):
+    """A project's permission for a model."""
+
+    id: str
+    """Its id."""
+    object: Literal["checkpoint.permission"] = "checkpoint.permission"
+    """`checkpoint.permission`."""
+    created_at: int
+    """Unix time."""
+    project_id: str
+    """The project."""
+
+
+class PermissionPage(Model):
+    """A page of permissions."""
+
+    object: Literal["list"] = "list"
+    """`list`."""
+    data: list[Permission]
+    """By time."""
+    first_id: str | None
+    """The first permission's id."""
+    last_id: str | None
+    """The last permission's id: `after` of the next page."""
+    has_more: bool
+    """Whether there is another page."""
+
+
+class PermissionsRequest(Model):
+    """The projects that may use a model."""
+
+    project_ids: Any = None
+    """A list of projects."""
+
+
 class PolicyChatRequest(Model):
     """A request of OpenAI's chat completions, to a run's policy."""
 
     model: Any = None
-    """`RUN` or `RUN@latest` for the newest version that a worker serves, `RUN@STEP` for the version after so many steps, while a worker serves it. RUN is an id, the beginning of one, or a name."""
+    """`RUN` or `RUN@latest` for the newest version of a run, `RUN@STEP` for the version after so many steps: one that a worker serves while the run trains, or a kept checkpoint. RUN is an id, the beginning of one, or a name. Also `ft:BASE:ORG:SUFFIX:ID`."""
     stream: Any = None
     """Whether the answer comes as server-sent events."""
     stop: Any = None
@@ -1664,7 +1743,7 @@ class PolicyCompletionsRequest(Model):
     """A request of OpenAI's completions, to a run's policy."""
 
     model: Any = None
-    """`RUN` or `RUN@latest` for the newest version that a worker serves, `RUN@STEP` for the version after so many steps, while a worker serves it. RUN is an id, the beginning of one, or a name."""
+    """`RUN` or `RUN@latest` for the newest version of a run, `RUN@STEP` for the version after so many steps: one that a worker serves while the run trains, or a kept checkpoint. RUN is an id, the beginning of one, or a name. Also `ft:BASE:ORG:SUFFIX:ID`."""
     stream: Any = None
     """Whether the answer comes as server-sent events."""
     stop: Any = None
@@ -1685,7 +1764,7 @@ class PolicyCountRequest(Model):
     """A request whose tokens are counted, to a run's policy."""
 
     model: Any = None
-    """`RUN` or `RUN@latest` for the newest version that a worker serves, `RUN@STEP` for the version after so many steps, while a worker serves it. RUN is an id, the beginning of one, or a name."""
+    """`RUN` or `RUN@latest` for the newest version of a run, `RUN@STEP` for the version after so many steps: one that a worker serves while the run trains, or a kept checkpoint. RUN is an id, the beginning of one, or a name. Also `ft:BASE:ORG:SUFFIX:ID`."""
     messages: Any = None
     """The conversation so far, and new messages: texts, calls, their results."""
     system: Any = None
@@ -1698,7 +1777,7 @@ class PolicyMessagesRequest(Model):
     """A request of Anthropic's Messages API, to a run's policy."""
 
     model: Any = None
-    """`RUN` or `RUN@latest` for the newest version that a worker serves, `RUN@STEP` for the version after so many steps, while a worker serves it. RUN is an id, the beginning of one, or a name."""
+    """`RUN` or `RUN@latest` for the newest version of a run, `RUN@STEP` for the version after so many steps: one that a worker serves while the run trains, or a kept checkpoint. RUN is an id, the beginning of one, or a name. Also `ft:BASE:ORG:SUFFIX:ID`."""
     messages: Any = None
     """The conversation so far, and new messages: texts, calls, their results."""
     system: Any = None
@@ -1721,7 +1800,7 @@ class PolicyResponsesRequest(Model):
     """A request of OpenAI's Responses API, to a run's policy."""
 
     model: Any = None
-    """`RUN` or `RUN@latest` for the newest version that a worker serves, `RUN@STEP` for the version after so many steps, while a worker serves it. RUN is an id, the beginning of one, or a name."""
+    """`RUN` or `RUN@latest` for the newest version of a run, `RUN@STEP` for the version after so many steps: one that a worker serves while the run trains, or a kept checkpoint. RUN is an id, the beginning of one, or a name. Also `ft:BASE:ORG:SUFFIX:ID`."""
     input: Any = None
     """A text, or items: messages, function calls and their outputs."""
     instructions: Any = None
@@ -3204,12 +3283,14 @@ class WorkerRecord(Model):
     """Whether it samples nothing to train on (`HEADRACE_EVALUATION_ONLY`)."""
     worker_class: str = ""
     """What kind of machine it runs on, in its operator's words, such as `spot` (`HEADRACE_WORKER_CLASS`)."""
+    serving_only: bool = False
+    """Whether it only answers calls of finished runs (`HEADRACE_SERVING_ONLY`)."""
     host: str
     """The machine it runs on."""
     pid: int
     """Its process id there."""
     state: str
-    """`starting`, `idle`, `generating`, `waiting_admission`, `updating`, `sleeping` while the learner has its GPU, `evaluating`, `unhealthy`, `stopping`; `silent` after 5 s without a heartbeat."""
+    """`starting`, `idle`, `generating`, `waiting_admission`, `updating`, `sleeping` while the learner has its GPU, `evaluating`, `loading` and `serving` models of finished runs, `unhealthy`, `stopping`; `silent` after 5 s without a heartbeat."""
     episodes: list[str] = []
     """Episode types in addition to the built-in ones, by name."""
     tool_servers: list[str] = []
@@ -3226,6 +3307,10 @@ class WorkerRecord(Model):
     """The version of its vLLM."""
     run: str | None = None
     """The run it works on."""
+    models: list[str] = []
+    """Models of finished runs that it serves now, as `RUN@STEP`."""
+    loading: str | None = None
+    """The model of a finished run that it loads now, as `RUN@STEP`."""
     version: int | None = None
     """Policy version that is live in its vLLM."""
     lineage: str | None = None

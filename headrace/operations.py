@@ -25,6 +25,8 @@ from headrace.models import (
     DatasetRecord,
     Deleted,
     DeletedFile,
+    DeletedOpenAIModel,
+    DeletedPermission,
     DryRun,
     EndAnswer,
     EvaluationComparison,
@@ -59,10 +61,14 @@ from headrace.models import (
     NewUpload,
     NewVerifier,
     OpenAIAnswer,
+    OpenAIModel,
+    OpenAIModelList,
     OpenAIModels,
     OpenedSession,
     OwnPrompt,
     PartsOfUpload,
+    PermissionPage,
+    PermissionsRequest,
     PolicyChatRequest,
     PolicyCompletionsRequest,
     PolicyCountRequest,
@@ -492,6 +498,27 @@ def logs_list(
     )
 
 
+def fine_tuned_chat_completions_create(
+    *, body: PolicyChatRequest | dict[str, Any]
+) -> Request[OpenAIAnswer]:
+    """Ask a fine-tuned model. As `POST /v1/chat/completions`."""
+    return Request("POST", "/openai/v1/chat/completions", OpenAIAnswer, body=body)
+
+
+def fine_tuned_completions_create(
+    *, body: PolicyCompletionsRequest | dict[str, Any]
+) -> Request[OpenAIAnswer]:
+    """Have a fine-tuned model continue a text. As `POST /v1/completions`."""
+    return Request("POST", "/openai/v1/completions", OpenAIAnswer, body=body)
+
+
+def fine_tuned_responses_create(
+    *, body: PolicyResponsesRequest | dict[str, Any]
+) -> Request[ResponsesAnswer]:
+    """Ask a fine-tuned model, by the Responses API. As `POST /v1/responses`."""
+    return Request("POST", "/openai/v1/responses", ResponsesAnswer, body=body)
+
+
 def fine_tuning_files_create(
     *,
     files: Files | None = None,
@@ -559,6 +586,67 @@ def graders_run(*, body: GraderToRun | dict[str, Any]) -> Request[GraderRunAnswe
     return Request("POST", "/openai/v1/fine_tuning/alpha/graders/run", GraderRunAnswer, body=body)
 
 
+def fine_tuned_models_list() -> Request[OpenAIModelList]:
+    """List models. The fine-tuned models, each `ft:BASE:ORG:SUFFIX:ID`, and what jobs may start from: the models
+    that runs have started from, and each finished run as `run:RUN`. Any other model that
+    `headrace submit` takes may be named, too: a folder, or a name of the hub."""
+    return Request("GET", "/openai/v1/models", OpenAIModelList)
+
+
+def fine_tuned_models_get(*, name: str) -> Request[OpenAIModel]:
+    """Show a model. A model of the list, or a kept checkpoint."""
+    return Request("GET", "/openai/v1/models/{name}", OpenAIModel, path={"name": name})
+
+
+def fine_tuned_models_delete(*, name: str) -> Request[DeletedOpenAIModel]:
+    """Delete a fine-tuned model. Delete the model and its run, as `DELETE /v1/runs/RUN` does: its metrics and checkpoints go
+    with it. The files of its job stay."""
+    return Request("DELETE", "/openai/v1/models/{name}", DeletedOpenAIModel, path={"name": name})
+
+
+def fine_tuned_permissions_list(
+    *,
+    name: str,
+    project_id: str | None = None,
+    after: str | None = None,
+    limit: int | None = None,
+    order: Literal["ascending", "descending"] | None = None,
+) -> Request[PermissionPage]:
+    """List a model's permissions. The projects that may use a model besides the project of its run. Keys without a project may
+    use every model. A permission is for the run's model and all its checkpoints."""
+    return Request(
+        "GET",
+        "/openai/v1/fine_tuning/checkpoints/{name}/permissions",
+        PermissionPage,
+        path={"name": name},
+        query={"project_id": project_id, "after": after, "limit": limit, "order": order},
+    )
+
+
+def fine_tuned_permissions_create(
+    *, name: str, body: PermissionsRequest | dict[str, Any]
+) -> Request[PermissionPage]:
+    """Permit projects to use a model. Permit the keys of projects to ask the model, and its checkpoints. A permission that is there
+    stays."""
+    return Request(
+        "POST",
+        "/openai/v1/fine_tuning/checkpoints/{name}/permissions",
+        PermissionPage,
+        path={"name": name},
+        body=body,
+    )
+
+
+def fine_tuned_permissions_delete(*, name: str, permission: str) -> Request[DeletedPermission]:
+    """Take a permission back. The project's keys may not use the model any more."""
+    return Request(
+        "DELETE",
+        "/openai/v1/fine_tuning/checkpoints/{name}/permissions/{permission}",
+        DeletedPermission,
+        path={"name": name, "permission": permission},
+    )
+
+
 def fine_tuning_uploads_create(*, body: NewUpload | dict[str, Any]) -> Request[FineTuningUpload]:
     """Begin an upload. Begin a file that comes in parts, within an hour."""
     return Request("POST", "/openai/v1/uploads", FineTuningUpload, body=body, is_keyed=True)
@@ -620,15 +708,15 @@ def models_list() -> Request[OpenAIModels]:
 
 
 def chat_completions_create(*, body: PolicyChatRequest | dict[str, Any]) -> Request[OpenAIAnswer]:
-    """Ask a run's policy. OpenAI's chat completions, answered by the policy that a run trains, in the version that its
-    workers serve. Training comes first, and these calls are not trained. The `model` of the
-    answer names the version that began it. The model's chat template writes the prompt; the run's
-    `data.template` and `data.system` are not added."""
+    """Ask the model of a run. OpenAI's chat completions, answered by the policy that a run trains, or by a checkpoint of a
+    run. Training comes first, and these calls are not trained. The `model` of the answer names the
+    version that began it. The model's chat template writes the prompt; the run's `data.template`
+    and `data.system` are not added."""
     return Request("POST", "/v1/chat/completions", OpenAIAnswer, body=body, is_repeatable=True)
 
 
 def completions_create(*, body: PolicyCompletionsRequest | dict[str, Any]) -> Request[OpenAIAnswer]:
-    """Have a run's policy continue a text. OpenAI's completions, of a text or of token ids, without a chat template."""
+    """Have the model of a run continue a text. OpenAI's completions, of a text or of token ids, without a chat template."""
     return Request("POST", "/v1/completions", OpenAIAnswer, body=body)
 
 

@@ -4,10 +4,10 @@ import asyncio
 import itertools
 import os
 import time
+from typing import Protocol
 
 from redis.exceptions import RedisError
 
-from rollout.run_worker import RunWorker
 from rollout.settings import RolloutSettings
 from rollout.vllm.process.serving import Serving
 from services.contracts.records import HostLoad, WorkerRecord
@@ -24,6 +24,13 @@ HOST_LOAD_EVERY = 10
 """Heartbeats between two measurements of the load of host and GPUs."""
 
 
+class DescribedWork(Protocol):
+    """The present work of a worker."""
+
+    def describe(self, record: WorkerRecord) -> None:
+        """Write the state of the work into the heartbeat `record`."""
+
+
 class Heartbeat:
     """Sends the heartbeats of one rollout process."""
 
@@ -32,8 +39,8 @@ class Heartbeat:
     ) -> None:
         self._settings, self._store, self._record = settings, store, record
         self._serving = serving
-        self.worker: RunWorker | None = None
-        """The work on the present run."""
+        self.worker: DescribedWork | None = None
+        """The work on the present run, or of serving finished runs."""
 
     async def run(self) -> None:
         cores = vllm_cores()
@@ -70,13 +77,12 @@ class Heartbeat:
         record = self._record
         record.heartbeat = time.time()
         self._serving.describe(record)
+        record.groups_in_flight = record.scoring = record.evaluation_rows = 0
+        record.tokens_per_second, record.oldest = 0.0, None
+        record.version = record.lineage = record.loading = None
+        record.files, record.models = [], []
         if self.worker is not None:
             self.worker.describe(record)
-        else:
-            record.groups_in_flight = record.scoring = record.evaluation_rows = 0
-            record.tokens_per_second, record.oldest = 0.0, None
-            record.version = record.lineage = None
-            record.files = []
         try:
             await self._store.workers.heartbeat(record)
         except Unreadable as error:

@@ -30,6 +30,12 @@ class RolloutSettings(GPUSettings):
         description="Whether this worker evaluates and samples nothing to train on. It always is "
         "one of a run's `evaluation.workers`: with 1 no other evaluates while the run trains.",
     )
+    serving_only: bool = Field(
+        False,
+        description="Whether this worker takes no work of runs, and only answers calls of finished "
+        "runs and of kept checkpoints (docs/policy.md). Any other worker does so while its pool "
+        "has no run.",
+    )
     vllm_command: str | None = Field(
         None,
         description="What starts a vLLM server, its options excepted; default: the installed "

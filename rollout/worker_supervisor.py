@@ -10,48 +10,34 @@ import os
 import random
 import socket
 import time
-from pathlib import Path
 
 from redis.exceptions import RedisError
 from structlog.contextvars import bind_contextvars, bound_contextvars
 
-from rollout.episodes import load_episode
 from rollout.file_server import keep_serving, other_hosts
 from rollout.heartbeat import Heartbeat
+from rollout.policy.model_server import ModelServer
 from rollout.rewards.client import RewardClient
 from rollout.run_events import RunEvents
+from rollout.run_setup import WorkerParts
 from rollout.run_worker import RunWorker
 from rollout.sessions.call_source import CallSource
 from rollout.settings import RolloutSettings
 from rollout.vllm.client.connection import VLLMUnavailable
-from rollout.vllm.client.expert_routing import bytes_per_token
-from rollout.vllm.client.policy_client import PolicyClient
 from rollout.vllm.model_files import (
-    TokenizerLike,
-    eos_token_ids,
     fetch_model,
-    layers,
     load_tokenizer,
-    vocabulary,
 )
 from rollout.vllm.process.logs import brief
 from rollout.vllm.process.server import VLLMFailed
-from rollout.vllm.process.serving import Served, Serving
-from rollout.vllm.weights.canary_check import CanaryCheck
-from rollout.vllm.weights.fetched_files import FetchedFiles
-from rollout.vllm.weights.served_weights import ServedWeights
-from rollout.vllm.weights.staging import Staging, only_whole
-from rollout.vllm.weights.weight_follower import WeightFollower
-from rollout.work.capacity import Sequences
+from rollout.vllm.process.serving import Serving
 from rollout.work.evaluator import Evaluator
 from rollout.work.failure_limit import FailureLimit, RunCannotWork
-from rollout.work.run_context import RunContext
 from rollout.work.run_work import RunWork
 from rollout.work.task_rows import Rows, task_rows
 from rollout.work.task_source import TaskSource
-from rollout.work.teacher import TeacherScorer
 from services.contracts.config import RLConfig
-from services.contracts.config.episodes import Sessions, own_episodes
+from services.contracts.config.episodes import own_episodes
 from services.contracts.config.trust import parse_trusted
 from services.contracts.records import RunRecord, WorkerRecord
 from services.contracts.rows.rendering import use_template
@@ -61,7 +47,7 @@ from services.contracts.weights import WeightManifest
 from services.models import check_folder
 from services.payloads import Payloads, place_of
 from services.runtime.api_key import key_for, key_for_rewards
-from services.runtime.gpus import described_gpus, gpu_count, installed_device, installed_vllm
+from services.runtime.gpus import described_gpus, gpu_count, installed_vllm
 from services.runtime.logs import get_logger
 from services.runtime.process import RESTARTS
 from services.runtime.tasks import end
@@ -92,6 +78,7 @@ class WorkerSupervisor:
             pool=settings.pool,
             evaluation_only=settings.evaluation_only,
             worker_class=settings.worker_class,
+            serving_only=settings.serving_only,
             host=socket.gethostname(),
             pid=os.getpid(),
             state="idle",
@@ -107,6 +94,20 @@ class WorkerSupervisor:
         )
         self._serving = Serving(settings, self.record, store)
         self._heartbeat = Heartbeat(settings, store, self.record, self._serving)
+        self._parts = WorkerParts(
+            settings,
+            store,
+            self.record,
+            self._volume,
+            self._payloads,
+            self._rewards,
+            self._tool_servers,
+            self._serving,
+            self._heartbeat,
+        )
+        self._models = ModelServer(self._parts)
+        self._run_worker: RunWorker | None = None
+        """The work on the present run."""
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Work until `stop` is set. Then release all leases, stop vLLM and remove the worker's
@@ -139,6 +140,9 @@ class WorkerSupervisor:
 
     async def _next_run(self, stop: asyncio.Event) -> None:
         try:
+            if await self._may_serve():
+                await self._serve_models(stop)
+                return
             active = await self._active()
             self._note_redis(None)
         except (RedisError, OSError) as error:
@@ -167,6 +171,34 @@ class WorkerSupervisor:
         with bound_contextvars(run=run.id):
             await self._attend(run, manifest, self._run_events, stop)
 
+    # --- finished runs --------------------------------------------------------------------------
+
+    async def _may_serve(self) -> bool:
+        """Whether no run of the pool has work for this worker, now or soon. Raises RedisError."""
+        if self._settings.serving_only:
+            return True
+        run = await self._store.runs.active(self._settings.pool)
+        if run is None or run.damage or run.state.ending:
+            return True
+        if run.kind == "rl" or not self.record.devices:
+            # On a CPU an answer would take cores from a learner.
+            return False
+        learner = await self._store.pools.devices(self._settings.pool)
+        trains = {gpu.uuid for gpu in learner.gpus} if learner else set()
+        return bool(trains) and not any(gpu.uuid in trains for gpu in self.record.devices)
+
+    async def _serve_models(self, stop: asyncio.Event) -> None:
+        """Serve models of finished runs until a run has work for this worker. Raises RedisError."""
+
+        async def trains() -> bool:
+            return not await self._may_serve()
+
+        self.record.run = None
+        self._note_redis(None)
+        await self._models.serve(trains, stop)
+
+    # --- runs -----------------------------------------------------------------------------------
+
     async def _attend(
         self, run: RunRecord, manifest: WeightManifest, run_events: RunEvents, stop: asyncio.Event
     ) -> None:
@@ -182,7 +214,7 @@ class WorkerSupervisor:
                 raise
             finally:
                 # Otherwise heartbeats would repeat what the worker did before it failed.
-                self._heartbeat.worker = None
+                self._heartbeat.worker = self._run_worker = None
             self._limit.failures = 0
         except VLLMFailed as error:
             reason = await self._serving.explained(error)
@@ -245,94 +277,26 @@ class WorkerSupervisor:
         finally:
             loading.cancel()
         wake = asyncio.Event()
-        follower = self._follower(config, served, model, run_events, wake)
-        context = await self._context(config, served[0], model, tokenizer, follower, run_events)
+
+        async def distrust(problem: str) -> None:
+            if self._run_worker is not None:
+                await self._run_worker.release_groups()
+            again = f"worker {self.record.id} loads its weights once more: {problem}"
+            await run_events.once(problem, again)
+
+        follower = self._parts.follower(config, served, model, run_events, wake.set, distrust)
+        context = await self._parts.context(
+            config, served[0], model, tokenizer, follower, run_events
+        )
         rows = task_rows(run, context, self._store, self._volume)
         work = RunWork(context, self._store, rows, run_events, self._limit, wake)
         evaluator = Evaluator(work, lambda dataset: Rows(self._store, self._volume, dataset))
         plays = context.episode is None and not self._settings.evaluation_only
         source = CallSource(work) if plays else TaskSource(work, evaluator)
         worker = RunWorker(work, source, evaluator, self._serving.check)
-        self._heartbeat.worker = worker
+        self._heartbeat.worker = self._run_worker = worker
         log.info("working")
         await worker.work(stop)
-
-    def _follower(
-        self,
-        config: RLConfig,
-        served: Served,
-        model: Path,
-        run_events: RunEvents,
-        wake: asyncio.Event,
-    ) -> WeightFollower:
-        policy, server = served
-
-        async def distrust(problem: str) -> None:
-            if self._heartbeat.worker is not None:
-                await self._heartbeat.worker.release_groups()
-            again = f"worker {self.record.id} loads its weights once more: {problem}"
-            await run_events.once(problem, again)
-
-        masks = config.sampling.cuts and installed_device() != "cpu"
-        limit, options = config.rollout.canary_limit, config.rollout.vllm
-        canary = CanaryCheck(policy, options.computes_in, masks, limit, layers(model))
-        staging = Staging(
-            server.folder,
-            whole=installed_device() in ("cpu", None)
-            or bool(options.quantization)
-            or only_whole(model),
-        )
-        mode = config.rollout.update_mode
-        return WeightFollower(
-            run_events.run,
-            self._store,
-            FetchedFiles(self.record.id, self._store, self._volume),
-            ServedWeights(policy.weights, mode, canary, wake.set, distrust),
-            staging,
-            self._heartbeat.send,
-        )
-
-    async def _context(
-        self,
-        config: RLConfig,
-        policy: PolicyClient,
-        model: Path,
-        tokenizer: TokenizerLike,
-        follower: WeightFollower,
-        run_events: RunEvents,
-    ) -> RunContext:
-        """Return what all groups of the run share. Raises UnusableEpisode, VLLMUnavailable."""
-        episode, taught = config.rollout.episode, config.algorithm.teacher
-        longest, capacity = await policy.context_length(), await policy.capacity()
-        explicit = config.rollout.vllm.max_num_seqs
-        return RunContext(
-            run=run_events.run,
-            worker=self.record.id,
-            config=config,
-            policy=policy,
-            follower=follower,
-            rewards=self._rewards,
-            tokenizer=tokenizer,
-            episode=None
-            if isinstance(episode, Sessions)
-            else load_episode(episode, tokenizer, self._tool_servers, self._rewards),
-            eos=eos_token_ids(model, tokenizer),
-            payloads=self._payloads,
-            context=longest,
-            sequences=Sequences(
-                explicit or capacity.sequences,
-                None if explicit else capacity.cache_tokens,
-                # The prompts are unknown yet: assume that they are as long as a completion may be.
-                min(longest, 2 * config.max_tokens),
-            ),
-            vocabulary=vocabulary(model) if installed_device() == "cpu" else None,
-            routing_bytes=bytes_per_token(model) if config.algorithm.router.replay else 0,
-            tool_servers=self._tool_servers,
-            teacher=TeacherScorer(taught, self._rewards, tokenizer, run_events)
-            if taught is not None and taught.endpoint is not None
-            else None,
-            evaluation_only=self._settings.evaluation_only,
-        )
 
     # --- failures -----------------------------------------------------------------------------
 

@@ -348,6 +348,8 @@ class Away(CliError):
 
     def __init__(self, message: str, problems: Sequence[tuple[str, str]] = ()) -> None:
         super().__init__(message, problems, NO_GATEWAY)
+        self.retry_seconds: float | None = None
+        """When a retry may succeed, if the gateway says so."""
 
 
 class AnswerLost(Away):
@@ -392,7 +394,9 @@ def _refusal(response: httpx.Response) -> CliError:
     # 502 and 504 come from whatever stands before the gateway; 503 says that Redis is away.
     away = response.status_code in (502, 503, 504)
     if away:
-        return Away(_detail(response), problems)
+        error = Away(_detail(response), problems)
+        error.retry_seconds = _seconds(response) if "Retry-After" in response.headers else None
+        return error
     if response.status_code == httpx.codes.TOO_MANY_REQUESTS:
         return Later(_detail(response), _seconds(response))
     missing = response.status_code == httpx.codes.NOT_FOUND

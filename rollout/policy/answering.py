@@ -20,9 +20,10 @@ from rollout.text.answer_text import before_stop
 from rollout.text.chat_rendering import UnreadVariable, opening, text_tokens
 from rollout.vllm.client.connection import VLLMUnavailable
 from rollout.vllm.client.policy_client import RequestRefused
+from rollout.vllm.client.response import SERVED_NAME
 from rollout.vllm.client.resume import ABORTED, rest_of
 from rollout.vllm_plugin.wire import Delta
-from rollout.work.prompt_sampler import answer_message
+from rollout.work.prompt_sampler import answer_message, constraint_of
 from rollout.work.run_context import RunContext
 from services.contracts.config.vllm import TOOL_PARSER_OPTIONS
 from services.contracts.policy_calls import Failure, Piece, PolicyCall, TokenScore
@@ -124,7 +125,8 @@ class Answering:
             async with aclosing(self._deltas([*prompt, *sampled], remaining)) as deltas:
                 async for delta in deltas:
                     self._check_live(asked)
-                    for tag, _, _ in delta.versions:
+                    # vLLM reports the versions of its own weights, and not of an adapter's folder.
+                    for tag, _, _ in () if self._context.adapter else delta.versions:
                         self._check(asked, tag)
                     prompt_scores += delta.prompt_scores
                     if len(prompt_scores) == len(prompt):
@@ -233,6 +235,8 @@ class Answering:
             if asked.scores is not None and not asked.echo:
                 raise NotAnswered(HTTPStatus.BAD_REQUEST, f"logprobs: {GREEDY_SCORES}", "logprobs")
             params |= {"temperature": 1.0, "top_k": 1, "top_p": 1.0}
+        if call.structured is not None:
+            params["structured_outputs"] = constraint_of(call)
         if call.stop:
             params["stop"] = call.stop
         if call.seed is not None:
@@ -243,14 +247,14 @@ class Answering:
         self, prompt: list[int], params: dict[str, Any]
     ) -> AsyncGenerator[Delta, None]:
         """Yield what vLLM samples. Raises RequestRefused, VLLMUnavailable."""
-        policy = self._context.policy
-        deltas = policy.stream(prompt, params, AFTER_TRAINING)
+        policy, model = self._context.policy, self._context.adapter or SERVED_NAME
+        deltas = policy.stream(prompt, params, AFTER_TRAINING, model)
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 first = await anext(deltas)
         except TimeoutError:
             await deltas.aclose()
-            deltas = policy.stream(prompt, params, AS_TRAINING)
+            deltas = policy.stream(prompt, params, AS_TRAINING, model)
             first = await anext(deltas)
         async with aclosing(deltas):
             yield first

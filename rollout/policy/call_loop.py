@@ -5,6 +5,7 @@ Redis is asked once every WAIT_SECONDS.
 """
 
 import asyncio
+import contextlib
 from http import HTTPStatus
 
 import msgspec
@@ -33,8 +34,11 @@ LEAVES = "the worker that was answering stops: ask again, and another one answer
 
 
 class PolicyCallLoop:
-    def __init__(self, context: RunContext, store: Store) -> None:
+    def __init__(self, context: RunContext, store: Store, queue: str | None = None) -> None:
+        """`queue`: the name of the queue of calls; default: the worker's, for the run that it works
+        on."""
         self._context, self._store = context, store
+        self._queue = queue or context.worker
         self._answering = Answering(context)
         self._open: set[asyncio.Task[None]] = set()
         self.answered = 0
@@ -44,6 +48,13 @@ class PolicyCallLoop:
 
     def __len__(self) -> int:
         return len(self._open)
+
+    async def until_idle(self, seconds: float) -> None:
+        """Return when no call is open, at the latest after `seconds`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._open:
+                    await asyncio.wait(self._open)
 
     async def run(self) -> None:
         """Answer calls until cancelled. Open calls then end with a reason."""
@@ -63,7 +74,7 @@ class PolicyCallLoop:
             await asyncio.wait(self._open, return_when=asyncio.FIRST_COMPLETED)
             return
         calls, run = self._store.policy_calls, self._context.run
-        taken = await calls.take(run, self._context.worker, WAIT_SECONDS)
+        taken = await calls.take(run, self._queue, WAIT_SECONDS)
         if taken is not None:
             task = asyncio.create_task(self._answer(*taken), name="policy call")
             self._open.add(task)

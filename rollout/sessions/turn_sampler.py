@@ -14,7 +14,7 @@ from rollout.text.chat_rendering import UnreadVariable, added, opening, text_tok
 from rollout.vllm.client.policy_client import RequestRefused
 from rollout.vllm.client.response import Sample, sampling_params
 from rollout.work.group_assembly import oldest_tag
-from rollout.work.prompt_sampler import answer_message, without_end
+from rollout.work.prompt_sampler import answer_message, constraint_of, without_end
 from rollout.work.run_context import RunContext
 from services.contracts.config.episodes import Sessions
 from services.contracts.config.vllm import TOOL_PARSER_OPTIONS
@@ -157,12 +157,7 @@ class TurnSampler:
         if call.stop:
             params |= {"stop": call.stop, "detokenize": True, "skip_special_tokens": False}
         if call.structured:
-            params["structured_outputs"] = {**call.structured}
-            if "tool_choice" in call.structured:
-                params["structured_outputs"] |= {
-                    "tools": call.tools,
-                    "parallel_tool_calls": call.parallel_tool_calls,
-                }
+            params["structured_outputs"] = constraint_of(call)
         return params
 
     async def _message(self, call: Call, sample: Sample) -> tuple[dict[str, Any], str]:

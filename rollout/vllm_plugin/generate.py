@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from vllm.exceptions import VLLMClientError
 from vllm.inputs import tokens_input
+from vllm.lora.request import LoRARequest
 from vllm.outputs import CompletionOutput
 from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
@@ -25,6 +26,12 @@ from rollout.vllm_plugin.wire import (
     ids,
     logprobs,
 )
+
+FIRST_FOLDER = 1000
+"""vLLM's number of the first folder. Lower numbers are those of the server's own adapters."""
+_folders: dict[str, int] = {}
+NO_GRAMMAR = "its schema does not compile, or allows nothing that the vocabulary can say"
+FAILED = "the engine failed the request; its log says why"
 
 decoder = msgspec.msgpack.Decoder(GenerateRequest)
 
@@ -92,15 +99,7 @@ async def respond(send: Send, status: int, content: bytes) -> None:
 async def _answer(state: Any, body: bytes) -> tuple[int, bytes]:
     try:
         request = decoder.decode(body)
-        params = {**request.sampling}
-        constraint = params.get("structured_outputs")
-        if constraint is not None:
-            forced = "tool_choice" in constraint
-            params["structured_outputs"] = (
-                tool_call_grammar(state.online_derenderer, **constraint)
-                if forced
-                else StructuredOutputsParams(**constraint)
-            )
+        params = constrained(state, request.sampling)
         sampling = SamplingParams(
             **params, output_kind=RequestOutputKind.FINAL_ONLY, flat_logprobs=True
         )
@@ -112,11 +111,10 @@ async def _answer(state: Any, body: bytes) -> tuple[int, bytes]:
     except Exception as error:
         return 500, error_body(500, error.__cause__ or error)
     if last is None or any(output.finish_reason == "error" for output in last.outputs):
-        if constraint:
+        if params.get("structured_outputs") is not None:
             # The grammar only fails here. With an answer of 500 the call would be retried forever.
-            problem = "its schema does not compile, or allows nothing that the vocabulary can say"
-            return 400, error_body(400, ValueError(problem))
-        return 500, error_body(500, RuntimeError("the engine failed the request; its log says why"))
+            return 400, error_body(400, ValueError(NO_GRAMMAR))
+        return 500, error_body(500, RuntimeError(FAILED))
     answer = GenerateAnswer([choice(output) for output in last.outputs])
     if last.prompt_logprobs is not None:
         flat: Any = last.prompt_logprobs
@@ -125,13 +123,36 @@ async def _answer(state: Any, body: bytes) -> tuple[int, bytes]:
     return 200, msgspec.msgpack.encode(answer)
 
 
+def constrained(state: Any, sampling: dict[str, Any]) -> dict[str, Any]:
+    """Return a request's parameters with its constraint in vLLM's form. Raises ValueError."""
+    constraint = sampling.get("structured_outputs")
+    if constraint is None:
+        return sampling
+    structured = (
+        tool_call_grammar(state.online_derenderer, **constraint)
+        if "tool_choice" in constraint
+        else StructuredOutputsParams(**constraint)
+    )
+    return {**sampling, "structured_outputs": structured}
+
+
+def adapter_of(state: Any, model: str) -> LoRARequest | None:
+    """Return the adapter that a request names: the server's, or a folder in peft's layout. vLLM
+    reads a folder at its first request, and keeps the adapters that were used last."""
+    if not model.startswith("/"):
+        served: LoRARequest | None = state.openai_serving_models.lora_requests.get(model)
+        return served
+    number = _folders.setdefault(model, FIRST_FOLDER + len(_folders))
+    return LoRARequest(lora_name=model, lora_int_id=number, lora_path=model)
+
+
 def outputs(state: Any, request: GenerateRequest, sampling: SamplingParams) -> AsyncIterator[Any]:
     """Return what the engine samples for `request`, as it says it."""
     sampled: AsyncIterator[Any] = state.engine_client.generate(
         tokens_input(request.token_ids, cache_salt=request.cache_salt),
         sampling,
         request.id,
-        lora_request=state.openai_serving_models.lora_requests.get(request.model),
+        lora_request=adapter_of(state, request.model),
         priority=request.priority,
     )
     return sampled

@@ -10,10 +10,13 @@ from vllm.exceptions import VLLMClientError
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 
 from rollout.vllm_plugin.generate import (
+    FAILED,
+    NO_GRAMMAR,
     Message,
     Receive,
     Send,
     body_of,
+    constrained,
     decoder,
     error_body,
     outputs,
@@ -47,7 +50,8 @@ async def _sample(state: Any, body: bytes, send: Send) -> None:
 
     try:
         request = decoder.decode(body)
-        sampling = SamplingParams(**request.sampling, output_kind=RequestOutputKind.DELTA)
+        params = constrained(state, request.sampling)
+        sampling = SamplingParams(**params, output_kind=RequestOutputKind.DELTA)
         async for output in outputs(state, request, sampling):
             places = output.prompt_logprobs or ()
             known = token_scores(request.token_ids, places, sampling.prompt_logprobs)
@@ -60,6 +64,11 @@ async def _sample(state: Any, body: bytes, send: Send) -> None:
             stop = sample.stop_reason if isinstance(sample.stop_reason, str) else ""
             delta = Delta(sample.text, list(sample.token_ids), reason, spans, stop)
             delta.scores = token_scores(delta.token_ids, sample.logprobs or (), sampling.logprobs)
+            if reason == "error":
+                # The grammar only fails here, and would fail again.
+                is_constrained = params.get("structured_outputs") is not None
+                failed = NO_GRAMMAR if is_constrained else FAILED
+                delta = Delta(error=failed, refused=is_constrained)
             await say(delta)
     except Exception as error:
         refused = isinstance(error, VLLMClientError | ValueError | TypeError)

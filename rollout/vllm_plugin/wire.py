@@ -84,6 +84,8 @@ class Delta(msgspec.Struct, omit_defaults=True):
     """Set in the last delta: the stop text that ended the answer."""
     error: str = ""
     """Why the answer breaks off."""
+    refused: bool = False
+    """With `error`: whether a retry would break off, too."""
     scores: list[TokenScore] = []
     """Of these tokens, if the request asks for `logprobs`."""
     prompt_scores: list[TokenScore] = []

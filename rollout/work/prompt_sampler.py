@@ -137,6 +137,14 @@ async def answer_message(
     return message
 
 
+def constraint_of(call: Call) -> dict[str, Any]:
+    """Return the required form of a call's answer as `rollout.vllm_plugin.generate` takes it."""
+    structured = {**(call.structured or {})}
+    if "tool_choice" in structured:
+        structured |= {"tools": call.tools, "parallel_tool_calls": call.parallel_tool_calls}
+    return structured
+
+
 def without_end(context: RunContext, token_ids: Sequence[int]) -> list[int]:
     """Return an answer's tokens without its end-of-sequence token, if it has one."""
     ids = list(token_ids)

@@ -42,6 +42,8 @@ class RunContext:
     """The teacher, if it is a server. Any other teacher is a model of the learner."""
     evaluation_only: bool = False
     """Whether this worker only evaluates."""
+    adapter: str = ""
+    """The folder of the adapter that calls of the policy name; empty: the policy itself."""
 
     @property
     def group_slots(self) -> int:

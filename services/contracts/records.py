@@ -323,12 +323,16 @@ class WorkerRecord(BaseModel):
         description="What kind of machine it runs on, in its operator's words, such as `spot` "
         "(`HEADRACE_WORKER_CLASS`).",
     )
+    serving_only: bool = Field(
+        False,
+        description="Whether it only answers calls of finished runs (`HEADRACE_SERVING_ONLY`).",
+    )
     host: str = Field(description="The machine it runs on.")
     pid: int = Field(description="Its process id there.")
     state: str = Field(
         description="`starting`, `idle`, `generating`, `waiting_admission`, `updating`, "
-        "`sleeping` while the learner has its GPU, `evaluating`, `unhealthy`, "
-        "`stopping`; `silent` after 5 s without a heartbeat."
+        "`sleeping` while the learner has its GPU, `evaluating`, `loading` and `serving` models "
+        "of finished runs, `unhealthy`, `stopping`; `silent` after 5 s without a heartbeat."
     )
     episodes: list[str] = Field(
         default_factory=list, description="Episode types in addition to the built-in ones, by name."
@@ -355,6 +359,13 @@ class WorkerRecord(BaseModel):
     )
     vllm_version: str | None = Field(None, description="The version of its vLLM.")
     run: str | None = Field(None, description="The run it works on.")
+    models: list[str] = Field(
+        default_factory=list,
+        description="Models of finished runs that it serves now, as `RUN@STEP`.",
+    )
+    loading: str | None = Field(
+        None, description="The model of a finished run that it loads now, as `RUN@STEP`."
+    )
     version: int | None = Field(None, description="Policy version that is live in its vLLM.")
     lineage: str | None = Field(None, description="The lineage of that version.")
     files: list[str] = Field(

@@ -56,6 +56,7 @@ class RunDetails:
     async def _workers_of(self, pool: str) -> list[WorkerRecord]:
         read, workers = self._workers.get(pool, (-WORKERS_SECONDS, []))
         if time.monotonic() - read >= WORKERS_SECONDS:
-            _, workers = await self._store.workers.seen(pool)
+            _, everyone = await self._store.workers.seen(pool)
+            workers = [worker for worker in everyone if not worker.serving_only]
             self._workers[pool] = time.monotonic(), workers
         return workers

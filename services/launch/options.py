@@ -30,6 +30,8 @@ class UpOptions:
     allow_unsafe_redis: bool = False
     """Take `redis_url` even if it may lose acknowledged work."""
     rollouts: int = 1
+    serving: int = 0
+    """Workers that only answer calls of finished runs."""
     ranks: int = 1
     pool: str = "default"
     parts: frozenset[str] = ALL_PARTS
@@ -42,7 +44,8 @@ class UpOptions:
 
     def __post_init__(self) -> None:
         _require_known(self.parts)
-        for name, value, least in (("rollouts", self.rollouts, 0), ("ranks", self.ranks, 1)):
+        counts = (("rollouts", self.rollouts, 0), ("serving", self.serving, 0))
+        for name, value, least in (*counts, ("ranks", self.ranks, 1)):
             if value < least:
                 raise LaunchError(f"--{name} {value}: at least {least} is needed")
 
@@ -50,7 +53,12 @@ class UpOptions:
         """Whether `part` is started here."""
         if part == "redis" and self.redis_url is not None:
             return False
-        return part in self.parts and (part != "rollout" or self.rollouts > 0)
+        return part in self.parts and (part != "rollout" or self.engines > 0)
+
+    @property
+    def engines(self) -> int:
+        """The workers that are started here, each with a vLLM of its own."""
+        return self.rollouts + self.serving
 
 
 def parts_named(text: str) -> frozenset[str]:

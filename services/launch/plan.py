@@ -31,6 +31,8 @@ Place = Callable[[int, int], CorePlan | None]
 Devices = Callable[[Mapping[str, str]], Sequence[GPU]]
 
 LOOPBACK = "127.0.0.1"
+SERVING = "serving-"
+"""Begins the names of workers that only serve."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,11 @@ class RolloutWorkers:
         if self.gpus is not None:
             self.gpus.refuse(engines)
 
-    def part(self, index: int, engines: int, running: Sequence[Part] | None = None) -> Part:
-        """Return worker `index` of `engines`. `running`: the workers that it joins, or None at the
-        start."""
+    def part(
+        self, index: int, engines: int, running: Sequence[Part] | None = None, serving: int = 0
+    ) -> Part:
+        """Return worker `index` of `engines`; the last `serving` of them only serve. `running`: the
+        workers that it joins, or None at the start."""
         cores: Cores = ()
         if self.cores is not None and running is None:
             cores = self.cores.rollouts[index]
@@ -60,11 +64,14 @@ class RolloutWorkers:
         if self.cores is not None:
             placed = bound_to(cores)
         shared = self.gpus.rollout_environment(engines) if self.gpus else {}
+        first = engines - serving
+        name = f"rollout-{index}" if index < first else f"{SERVING}{index - first}"
+        role = {} if index < first else {"HEADRACE_SERVING_ONLY": "true"}
         return Part(
-            name=f"rollout-{index}",
+            name=name,
             argv=(sys.executable, "-m", "rollout"),
             stage=2,
-            environment={**_unless_set(placed), **shared, **self.environment},
+            environment={**_unless_set(placed), **shared, **self.environment, **role},
             cores=cores,
         )
 
@@ -118,7 +125,7 @@ def make_plan(
     shared = _shared_environment(options, data, at)
     environment = shared | dict(options.environment)
     cores = place(
-        options.rollouts if options.runs("rollout") else 0,
+        options.engines if options.runs("rollout") else 0,
         options.ranks if options.runs("learner") else 0,
     )
     gpus = None if cores else _divided(options, data, devices)
@@ -134,8 +141,9 @@ def make_plan(
         placed = gpus.reward_environment() if gpus else {}
         parts.append(_service("reward", listen, at.reward_url, {**placed, **environment}))
     if options.runs("rollout"):
-        workers.refuse(options.rollouts)
-        parts += [workers.part(index, options.rollouts) for index in range(options.rollouts)]
+        engines = options.engines
+        workers.refuse(engines)
+        parts += [workers.part(index, engines, serving=options.serving) for index in range(engines)]
     if options.runs("learner"):
         parts.append(_learner_part(options, shared, cores, gpus))
     if not parts:
@@ -278,7 +286,7 @@ def _divided(options: UpOptions, data: Path, devices: Devices) -> GPUPlan | None
         settings.reward_models = []
     visible = devices({**os.environ, **options.environment})
     ranks = options.ranks if options.runs("learner") else 0
-    return plan_gpus(visible, ranks, options.rollouts, settings, data / "gpu-locks")
+    return plan_gpus(visible, ranks, options.engines, settings, data / "gpu-locks")
 
 
 def _learner_part(

@@ -18,7 +18,7 @@ from services.launch.control import Say
 from services.launch.options import LaunchError, UpOptions
 from services.launch.part import Part
 from services.launch.parts_supervisor import Supervisor
-from services.launch.plan import Plan
+from services.launch.plan import SERVING, Plan
 from services.runtime.host_load import free_memory, memory_of
 from services.runtime.logs import get_logger
 from services.store import Store
@@ -119,7 +119,10 @@ class Scaling:
         assert self._plan.workers is not None
         parts = self._supervisor.parts
         running = [parts[f"rollout-{index}"] for index in sorted(self._indices())]
-        part = self._plan.workers.part(index, engines, running)
+        serving = [part for name, part in sorted(parts.items()) if name.startswith(SERVING)]
+        engines = max(engines, index + 1) + len(serving)
+        running += serving
+        part = self._plan.workers.part(index, engines, running, len(serving))
         if warning := shared_cores(part, running):
             say(warning)
         self._supervisor.add(part)

@@ -32,6 +32,7 @@ from services.store.scripts import Scripts
 from services.store.server.dumps import Dumps
 from services.store.server.durability import check_durability
 from services.store.work.evaluations import StoredEvaluations
+from services.store.work.model_demands import ModelDemands
 from services.store.work.process_logs import ProcessLogs
 from services.store.work.tasks import Tasks
 from services.store.work.trajectories import Trajectories
@@ -61,6 +62,7 @@ class Store:
         self.kept_responses = KeptResponses(redis, scripts)
         self.live_sessions = LiveSessions(redis, scripts)
         self.idempotency_keys = IdempotencyKeys(redis, scripts)
+        self.model_demands = ModelDemands(redis, scripts)
         self.judged = JudgedAnswers(redis, scripts)
         self.ledger = Ledger(redis, scripts)
         self.run_changes = RunChanges(redis, scripts)

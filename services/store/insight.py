@@ -92,7 +92,7 @@ class Insight:
             return await self._situation(run)
 
     async def _situation(self, run: RunRecord) -> Situation:
-        now, workers = await self._workers.seen(run.pool)
+        now, workers = await self._sampling(run.pool)
         jumps = self._clock.observe(now, time.monotonic())
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.zrange(pool_key(run.pool, "queue"), 0, -1)
@@ -124,7 +124,7 @@ class Insight:
             pipe.get(pool_key(pool, "active"))
             pipe.zcard(pool_key(pool, "queue"))
             active, queued = await pipe.execute()
-        _, workers = await self._workers.seen(pool)
+        _, workers = await self._sampling(pool)
         load = PoolLoad(
             pool=pool,
             run=as_text(active) if active else None,
@@ -185,6 +185,11 @@ class Insight:
                 workers=[as_text(worker) for worker in seats],
                 waiting=waiting,
             )
+
+    async def _sampling(self, pool: str) -> tuple[float, list[WorkerRecord]]:
+        """Return Redis' clock, and the workers of a pool that sample for its runs."""
+        now, workers = await self._workers.seen(pool)
+        return now, [worker for worker in workers if not worker.serving_only]
 
     async def _tasks(
         self,

@@ -92,6 +92,12 @@ def policy_key(run: str, kind: str, name: str) -> str:
     return f"headrace:{{{run}}}:policy:{kind}:{name}"
 
 
+def model_key(pool: str, kind: str, name: str) -> str:
+    """A key of the models that a pool's workers serve on demand, which expires. `kind` is `wanted`,
+    `lease` or `failed`. `wanted` with an empty name is the list of demands."""
+    return f"headrace:{{pool:{pool}}}:models:{kind}:{name}"
+
+
 def pool_key(pool: str, part: str) -> str:
     """A key of one pool. Raises ValueError for a part that is not among POOL_PARTS."""
     if part not in POOL_PARTS:

@@ -115,10 +115,39 @@ def model(api: Gateway) -> str:
     return f"run:{finished(api, 'demo_sft', config)['id']}"
 
 
+def ask_finished(stack: Stack, run: str) -> None:
+    """Ask two checkpoints of a run that is over: each answers with its own weights, in a required
+    form."""
+    with openai.OpenAI(
+        base_url=f"{stack.gateway_url}/openai/v1", api_key=stack.api_key, max_retries=20
+    ) as client:
+
+        def scores(model: str) -> list[float]:
+            """Return the log-probabilities of fixed tokens."""
+            answer = client.completions.create(
+                model=model, prompt="27+35=", echo=True, logprobs=1, max_tokens=0
+            )
+            assert answer.model.startswith(model)
+            logprobs = answer.choices[0].logprobs
+            assert logprobs is not None
+            # The first token has none.
+            return (logprobs.token_logprobs or [])[1:]
+
+        earlier, last = scores(f"{run}@{STEPS // 2}"), scores(f"{run}@{STEPS}")
+        assert scores(run) == pytest.approx(last, abs=1e-5)
+        assert earlier != pytest.approx(last, abs=1e-4)
+        schema: Any = {"type": "json_schema", "json_schema": {"schema": {"const": [4]}}}
+        asked: Any = [{"role": "user", "content": "2+2="}]
+        formed = client.chat.completions.create(
+            model=run, messages=asked, response_format=schema, max_tokens=8
+        )
+        assert json.loads(formed.choices[0].message.content or "") == [4]
+
+
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("staleness", [0, 2])
 def test_groups_are_trained_within_the_staleness_bound(
-    api: Gateway, model: str, staleness: int
+    api: Gateway, model: str, stack: Stack, staleness: int
 ) -> None:
     record = finished(
         api,
@@ -128,10 +157,11 @@ def test_groups_are_trained_within_the_staleness_bound(
             "algorithm": {"prompts_per_step": GROUPS, "samples_per_prompt": 4},
             "rollout": {"max_staleness": staleness, "episode": TOOL, "vllm": VLLM},
             "sampling": SAMPLING,
-            "training": {"max_steps": STEPS, "checkpoint_every": 2},
+            "training": {"max_steps": STEPS, "checkpoint_every": 2, "keep_checkpoints": 2},
             "evaluation": {"dataset": "demo-test", "rows": 16},
         },
     )
+    ask_finished(stack, record["id"])
     steps = api.get(f"/v1/runs/{record['id']}/metrics")["metrics"]
     trained = [step for step in steps if "staleness/max" in step]
     assert record["committed_step"] == STEPS

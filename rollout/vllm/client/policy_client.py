@@ -24,7 +24,7 @@ from rollout.aio import together
 from rollout.vllm.client import canary_request
 from rollout.vllm.client.connection import Reply, VLLMConnection, VLLMUnavailable, message_of
 from rollout.vllm.client.progress import Counters, read_counters
-from rollout.vllm.client.response import Sample, parse_answer, request_body
+from rollout.vllm.client.response import SERVED_NAME, Sample, parse_answer, request_body
 from rollout.vllm.client.resume import ABORTED, DEADLINE, Begun, joined, rest_of
 from rollout.vllm.client.weight_loader import CONTROL_SECONDS, WeightLoader
 from rollout.vllm_plugin.wire import (
@@ -200,14 +200,19 @@ class PolicyClient:
         return parse_answer(response.content, sampling)
 
     async def stream(
-        self, token_ids: list[int], sampling: dict[str, Any], priority: int
+        self,
+        token_ids: list[int],
+        sampling: dict[str, Any],
+        priority: int,
+        model: str = SERVED_NAME,
     ) -> AsyncGenerator[Delta, None]:
         """Yield one sample as it grows, for calls that are not trained. An update ends it. Closing
-        the generator aborts the request in vLLM. Raises RequestRefused, VLLMUnavailable."""
+        the generator aborts the request in vLLM. `model`: the policy, or the folder of an adapter.
+        Raises RequestRefused, VLLMUnavailable."""
         await self.weights.open.wait()
         id = secrets.token_hex(8)
         live = self.weights.live
-        body = request_body(token_ids, 1, sampling, live, id, priority)
+        body = request_body(token_ids, 1, sampling, live, id, priority, model)
         async with self._connection.stream(STREAM, body) as lines:
             if isinstance(lines, Reply):
                 refused = RequestRefused if lines.refused else VLLMUnavailable
@@ -215,7 +220,8 @@ class PolicyClient:
             async for line in lines:
                 delta = msgspec.json.decode(line, type=Delta)
                 if delta.error:
-                    raise VLLMUnavailable(f"vLLM failed a request: {delta.error}")
+                    failed = RequestRefused if delta.refused else VLLMUnavailable
+                    raise failed(f"vLLM failed a request: {delta.error}")
                 yield delta
 
     async def score(self, tokens: list[int], masks: bool) -> Floats:

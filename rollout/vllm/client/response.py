@@ -67,17 +67,16 @@ def request_body(
     salt: str,
     id: str,
     priority: int = 0,
+    model: str = SERVED_NAME,
 ) -> bytes:
     """Return one generate request for `n` samples of one prompt. `id` serves to abort it; a lower
-    `priority` starts earlier.
+    `priority` starts earlier. `model`: the policy, or the folder of an adapter.
 
     `salt` separates the prefix caches of policy versions: new samples must not start from keys and
     values of older weights.
     """
     params = {"logprobs": 0, "detokenize": False, **sampling, "n": n}
-    return msgspec.msgpack.encode(
-        GenerateRequest(id, SERVED_NAME, token_ids, salt, params, priority)
-    )
+    return msgspec.msgpack.encode(GenerateRequest(id, model, token_ids, salt, params, priority))
 
 
 def sampling_params(

@@ -28,6 +28,7 @@ from services.runtime.gpus import ALONE_MEMORY, Device
 CPU_BLOCK = 32
 """Tokens in a block of the prefix cache: the fewest that vLLM's CPU kernels support. Only whole
 blocks are found again, and an agent's turn seldom fills one of vLLM's 128."""
+MAX_LORAS = "max-loras"
 BASE_NAME = "base"
 """vLLM's name for the frozen weights of a run with an adapter."""
 # vLLM may run code from a model's folder, so it gets no secrets. It is offline and needs no token.
@@ -123,7 +124,7 @@ def command_line(config: ServerConfig, socket: Path, slot: AdapterSlot | None = 
         "disable-uvicorn-access-log": True,
         "middleware": ONLY_ROUTES_IN_USE,
         "weight-transfer-config": {"backend": TRANSFER_ENGINE},
-        **config.more,
+        **{name: value for name, value in config.more.items() if name != MAX_LORAS},
     }
     if options.max_model_len is not None:
         flags["max-model-len"] = options.max_model_len
@@ -142,7 +143,7 @@ def command_line(config: ServerConfig, socket: Path, slot: AdapterSlot | None = 
             "load-format": "safetensors",
             "enable-lora": True,
             "max-lora-rank": slot.max_rank,
-            "max-loras": 1,
+            "max-loras": config.more.get(MAX_LORAS, 1),
             # Otherwise the output head gets an adapter as well, and computes it at every token.
             "lora-target-modules": slot.targets,
             "lora-modules": {

@@ -4,10 +4,11 @@ same, since only the weights change. Otherwise the server is replaced."""
 import asyncio
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from headrace.wording import counted
 from rollout.run_events import RunEvents
@@ -23,6 +24,7 @@ from rollout.vllm.process.start_times import StartTimes, start_key
 from services.contracts.config import RLConfig
 from services.contracts.config.vllm import CACHE_BYTES, VLLM, spelled
 from services.contracts.records import RunRecord, WorkerRecord
+from services.contracts.weights import ADAPTER
 from services.estimate.inputs import Model, Worker, of_half
 from services.estimate.model_shape import shape_of
 from services.estimate.one_gpu import with_share
@@ -36,6 +38,27 @@ log = get_logger(__name__)
 
 Served = tuple[PolicyClient, VLLMServer]
 """A running server, with its client."""
+
+
+DEFINING = ("config.json", "tokenizer.json")
+"""Files that two models have in common if one server can serve both."""
+
+
+def _content(file: Path) -> bytes | None:
+    try:
+        return file.read_bytes()
+    except OSError:
+        return None
+
+
+class Start(NamedTuple):
+    """How a server starts."""
+
+    options: VLLM
+    dtype: str
+    device: Device
+    more: dict[str, Any]
+    fingerprint: str
 
 
 def require_gpus(tensor_parallel_size: int, gpus: int | None) -> None:
@@ -88,27 +111,24 @@ class Serving:
             await self.stop()
 
     async def serve(
-        self, config: RLConfig, model: Path, run_events: RunEvents, weights: int = 0
+        self,
+        config: RLConfig,
+        model: Path,
+        run_events: RunEvents,
+        weights: int = 0,
+        goes_on: Callable[[], Awaitable[bool]] | None = None,
+        more_options: Mapping[str, Any] = MappingProxyType({}),
     ) -> Served | None:
         """Return a server for the run, or None if the run ended before the server's turn to start.
-        `weights` is the size in bytes of the run's newest version.
+        `weights` is the size in bytes of the run's newest version. `goes_on` returns whether a
+        server is still wanted; default: while the run is the pool's active one. `more_options`:
+        further options of the server.
 
         Raises what `VLLMServer.start` raises, RedisError, and ValueError if there are too few GPUs
         or the model's config.json has no dtype.
         """
-        options = with_memory(config.served, self._settings.vllm_gpu_memory_utilization)
-        # The type of the published weights, whatever `model.dtype: auto` meant to the learner.
-        file = model / "config.json"
-        described = json.loads(file.read_text())
-        dtype = described.get("dtype")
-        if not isinstance(dtype, str):
-            raise ValueError(f'{file} names no dtype: add one, like "dtype": "bfloat16"')
-        device = installed_device()
-        more = server_flags(config.sampling, device == "cpu")
-        if device == "cuda":
-            require_gpus(options.tensor_parallel_size, self._record.gpus)
-            more |= await self._cache_flags(config, options, described)
-        needed = await asyncio.to_thread(fingerprint, model, options, dtype, more)
+        start = await self._start(config, model, more_options)
+        options, dtype, device, more, needed = start
         if self._running is not None:
             if needed == self._fingerprint and self._running[1].alive:
                 await run_events.state("ready", "the vLLM of the previous run serves this run, too")
@@ -140,7 +160,8 @@ class Serving:
             async with start_lock(self._settings) if device == "cuda" else nullcontext():
                 # The turn may have come because the run is over. The next run may need all the
                 # memory.
-                if not await self._goes_on(run_events.run):
+                wanted = goes_on() if goes_on is not None else self._goes_on(run_events.run)
+                if not await wanted:
                     return None
                 self._began = began = time.monotonic()
                 try:
@@ -157,6 +178,44 @@ class Serving:
         self._share = config.rollout.vllm.gpu_memory_utilization
         await run_events.state("ready", f"vLLM serves after {seconds:.0f} s")
         return self._running
+
+    async def _start(self, config: RLConfig, model: Path, more_options: Mapping[str, Any]) -> Start:
+        """Return how a server of the run starts. Raises RedisError, and ValueError if there are too
+        few GPUs or the model's config.json has no dtype."""
+        options = with_memory(config.served, self._settings.vllm_gpu_memory_utilization)
+        # The type of the published weights, whatever `model.dtype: auto` meant to the learner.
+        file = model / "config.json"
+        described = json.loads(file.read_text())
+        dtype = described.get("dtype")
+        if not isinstance(dtype, str):
+            raise ValueError(f'{file} names no dtype: add one, like "dtype": "bfloat16"')
+        device = installed_device()
+        more = {**server_flags(config.sampling, device == "cpu"), **more_options}
+        if device == "cuda":
+            require_gpus(options.tensor_parallel_size, self._record.gpus)
+            more |= await self._cache_flags(config, options, described)
+        needed = await asyncio.to_thread(fingerprint, model, options, dtype, more)
+        return Start(options, dtype, device, more, needed)
+
+    async def kept(
+        self, config: RLConfig, model: Path, more_options: Mapping[str, Any]
+    ) -> Served | None:
+        """Return the running server if `serve` would return it. Raises as `serve`."""
+        start = await self._start(config, model, more_options)
+        if self._running is None or start.fingerprint != self._fingerprint:
+            return None
+        return self._running if self._running[1].alive else None
+
+    def alike(self, model: Path) -> Served | None:
+        """Return the running server if it serves models of this folder's architecture and
+        tokenizer, whatever its options. Reads files."""
+        if self._running is None or not self._running[1].alive:
+            return None
+        other = self._running[1].config.model
+        if (other / ADAPTER).is_dir() or (model / ADAPTER).is_dir():
+            return None
+        same = all(_content(model / name) == _content(other / name) for name in DEFINING)
+        return self._running if same else None
 
     async def _cache_flags(
         self, config: RLConfig, options: VLLM, model: Mapping[str, Any]

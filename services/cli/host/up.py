@@ -52,6 +52,14 @@ def up(
     rollouts: Annotated[
         int, typer.Option(help="Rollout workers, each on cores or GPUs of its own.", min=0)
     ] = 1,
+    serving: Annotated[
+        int,
+        typer.Option(
+            help="Further workers that only answer calls of finished runs, also while a run "
+            "trains (docs/policy.md).",
+            min=0,
+        ),
+    ] = 0,
     ranks: Annotated[int, typer.Option(help="Learner ranks.", min=1)] = 1,
     pool: Annotated[
         str | None,
@@ -104,6 +112,7 @@ def up(
             redis_url=redis_url or configured_redis_url(),
             allow_unsafe_redis=allow_unsafe_redis or settings.allow_unsafe_redis,
             rollouts=rollouts,
+            serving=serving,
             ranks=ranks,
             pool=settings.pool if pool is None else pool,
             parts=parts,

@@ -1,9 +1,11 @@
-"""`headrace chat`: prompts to a run's policy while it trains, to its newest checkpoint afterwards,
-or to any model folder."""
+"""`headrace chat`: prompts to a run's policy while it trains, to a checkpoint afterwards, or to any
+model folder."""
 
 import json
 import os
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from headrace.cli.client import Gateway
 
 ENDING = (*FINAL, "cancelling")
+LOADED_SECONDS = 900.0
+"""The longest wait until a worker has loaded a model."""
 
 
 def chat(
@@ -51,8 +55,9 @@ def chat(
 ) -> None:
     """Talk to a run's policy, or to any model folder.
 
-    While the run trains, its workers answer; afterwards its newest checkpoint is loaded here. A
-    run's prompts go into its data.template, with its data.system, as in training.
+    Rollout workers answer: of a run that trains its own, of a finished run those that have no run.
+    Without such a worker the newest checkpoint of a finished run is loaded here. A run's prompts go
+    into its data.template, with its data.system, as in training.
 
     Example:
     headrace chat RUN 'What is 27 + 35?'
@@ -72,6 +77,10 @@ def chat(
         if record["kind"] == "rl" and record["state"] not in ENDING:
             version = "latest" if step is None else str(step)
             name = f"{record['id']}@{version}"
+            _ask_policy(api, name, record["config"]["data"], no_template, prompt, sampling, as_json)
+            return
+        if record["checkpoint"] and _may_be_served(api, record["pool"]):
+            name = record["id"] if step is None else f"{record['id']}@{step}"
             _ask_policy(api, name, record["config"]["data"], no_template, prompt, sampling, as_json)
             return
         made_by = run_with_step(api, record, step)
@@ -110,7 +119,7 @@ def _ask_policy(
             messages = conversation(asked, options, no_template)
             body = {"model": model, "messages": messages, "stream": True, **sampling}
             answer, version, ending = "", model, None
-            for chunk in api.parts("/v1/chat/completions", json=body):
+            for chunk in _once_loaded(api, body):
                 version = chunk["model"]
                 choice = chunk["choices"][0]
                 text, ending = choice["delta"].get("content") or "", choice.get("finish_reason")
@@ -133,6 +142,35 @@ def _ask_policy(
         return
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
+
+
+def _may_be_served(api: "Gateway", pool: str) -> bool:
+    """Whether a worker of the pool serves finished runs now, or would."""
+    unable = ("silent", "unhealthy", "stopping")
+    return any(
+        worker["pool"] == pool
+        and worker["state"] not in unable
+        and (worker.get("serving_only") or worker["run"] is None)
+        for worker in api.get("/v1/workers")["workers"]
+    )
+
+
+def _once_loaded(api: "Gateway", body: dict[str, Any]) -> Iterator[Any]:
+    """Yield the parts of an answer. Wait while a worker loads the model, and say so."""
+    from headrace.cli.client import Away
+
+    deadline, message = time.monotonic() + LOADED_SECONDS, ""
+    while True:
+        try:
+            yield from api.parts("/v1/chat/completions", json=body)
+            return
+        except Away as error:
+            if error.retry_seconds is None or time.monotonic() > deadline:
+                raise
+            if error.message != message:
+                message = error.message
+                err.print(f"[dim]{escape(message)}[/]", soft_wrap=True)
+            time.sleep(error.retry_seconds)
 
 
 def conversation(prompt: str, options: dict[str, Any], no_template: bool) -> list[dict[str, str]]:

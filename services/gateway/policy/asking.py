@@ -8,8 +8,10 @@ from http import HTTPStatus
 
 from services.contracts.policy_calls import Piece, PolicyCall
 from services.contracts.records import RunRecord
+from services.contracts.served_models import ModelDemand, queue_of
 from services.gateway.openai.answers import problem_of
 from services.gateway.openai.errors import SessionProblem
+from services.gateway.policy.finished_models import model_worker
 from services.gateway.policy.limits import OpenCalls
 from services.gateway.policy.served_models import worker_for
 from services.store import Store
@@ -32,16 +34,27 @@ class Asking:
         """The run and the version that began the answer, once its first piece is there."""
 
     async def pieces(
-        self, run: RunRecord, call: PolicyCall, gone: Callable[[], Awaitable[bool]]
+        self,
+        run: RunRecord,
+        call: PolicyCall,
+        gone: Callable[[], Awaitable[bool]],
+        demand: ModelDemand | None = None,
     ) -> AsyncGenerator[Piece, None]:
-        """Yield the answer as it comes, up to its last piece, or until the client is `gone`. Raises
+        """Yield the answer as it comes, up to its last piece, or until the client is `gone`.
+        `demand`: the checkpoint that answers; None: a version that is being trained. Raises
         SessionProblem before the first piece, or if the worker falls silent."""
-        calls = self._store.policy_calls
-        workers = await self._store.workers.list(run.pool)
-        worker = worker_for(call.version, run, workers, self._open.of_worker)
+        calls, of_worker = self._store.policy_calls, self._open.of_worker
+        if demand is None:
+            workers = await self._store.workers.list(run.pool)
+            worker = worker_for(call.version, run, workers, of_worker)
+            queue = worker.id
+        else:
+            worker = await model_worker(self._store, run, demand, of_worker)
+            queue = queue_of(worker.id, demand.step)
+            call.version = demand.step
         with self._open.slot(worker.id):
             try:
-                await calls.ask(run.id, worker.id, self._id, call)
+                await calls.ask(run.id, queue, self._id, call)
                 after, heard, kept = "0", time.monotonic(), time.monotonic()
                 end = heard + ANSWER_SECONDS
                 while True:
@@ -67,7 +80,11 @@ class Asking:
 
 
 async def count_tokens(
-    store: Store, open_calls: OpenCalls, run: RunRecord, call: PolicyCall
+    store: Store,
+    open_calls: OpenCalls,
+    run: RunRecord,
+    call: PolicyCall,
+    demand: ModelDemand | None = None,
 ) -> int:
     """Return the number of tokens of a call's prompt, by a worker's tokenizer. Raises
     SessionProblem."""
@@ -76,7 +93,7 @@ async def count_tokens(
         return False
 
     asking = Asking(store, open_calls, secrets.token_hex(12))
-    async with aclosing(asking.pieces(run, call, gone)) as pieces:
+    async with aclosing(asking.pieces(run, call, gone, demand)) as pieces:
         async for piece in pieces:
             if piece.failure is not None:
                 raise problem_of(piece.failure)

@@ -27,9 +27,9 @@ MOST_TOKENS = (1 << 31) - 1
 
 NOT_DONE = "the policy's endpoint cannot do this: leave it out"
 NO_FORMAT = (
-    "the policy's endpoint takes none: a weight update may interrupt an answer, which then goes on "
-    "after its last token, and vLLM applies a format from an answer's first token alone; leave it "
-    "out, and ask for JSON in a message"
+    "the run trains, and a weight update may interrupt an answer, which then goes on after its "
+    "last token, while vLLM applies a format from an answer's first token alone: ask a checkpoint "
+    "(RUN@STEP) or a finished run, or leave it out, and ask for JSON in a message"
 )
 
 
@@ -73,12 +73,15 @@ def policy_call(
     version: int | None,
     max_tokens: int,
     variables: Mapping[str, Any] | None = None,
+    is_fixed: bool = False,
 ) -> PolicyCall:
     """Return the call of a request. `max_tokens`: the most tokens of an answer. `variables`: of the
-    run's chat template."""
+    run's chat template. `is_fixed`: no weight update can interrupt the answer, so it may have a
+    required form."""
     sampling: dict[str, Any] = {}
+    taken = CONVERSATION | {"response_format"} if is_fixed else CONVERSATION
     for name, value in body.items():
-        if value is None or name in UNUSED or name in CONVERSATION or name in SCORES:
+        if value is None or name in UNUSED or name in taken or name in SCORES:
             continue
         if name in SAMPLING:
             fits, range = SAMPLING[name]
@@ -88,14 +91,15 @@ def policy_call(
         elif name not in NEUTRAL or not NEUTRAL[name](value):
             reasons = REASONS | {"response_format": NO_FORMAT}
             raise refused(name[:100], reasons.get(name, NOT_DONE))
-    rest = {name: value for name, value in body.items() if name in CONVERSATION}
-    if rest.get("tool_choice") not in (None, *UNFORCED):
-        raise refused("tool_choice", "must be auto or none: leave it out")
+    rest = {name: value for name, value in body.items() if name in taken}
+    if not is_fixed and rest.get("tool_choice") not in (None, *UNFORCED):
+        raise refused("tool_choice", f"must be auto or none: {NO_FORMAT}")
     answerless = kind == "completions" and rest.get("max_tokens") == 0
     if answerless:
         del rest["max_tokens"]
     prompts = _prompts(rest) if kind == "completions" else []
-    call = call_of(kind, rest, {VARIABLES: variables})
+    # A trained answer in a required form needs the run's sampling masks; this one is not trained.
+    call = call_of(kind, rest, {VARIABLES: variables, "top_k": 1})
     if call.max_tokens is not None and call.max_tokens > max_tokens:
         raise refused(
             "max_tokens",

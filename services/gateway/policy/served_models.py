@@ -5,7 +5,7 @@ from http import HTTPStatus
 
 import msgspec
 
-from headrace.wording import predicate
+from services.contracts.openai_models import read_fine_tuned_name
 from services.contracts.records import RunRecord, RunState, WorkerRecord
 from services.gateway.openai.errors import SessionProblem
 
@@ -21,7 +21,8 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 def parse_model(model: object) -> Asked:
-    """Parse `RUN`, `RUN@latest` or `RUN@STEP`. Raises SessionProblem."""
+    """Parse `RUN`, `RUN@latest`, `RUN@STEP`, or the name of a fine-tuned model. Raises
+    SessionProblem."""
     if not isinstance(model, str) or not model:
         raise SessionProblem(
             HTTPStatus.BAD_REQUEST,
@@ -29,6 +30,8 @@ def parse_model(model: object) -> Asked:
             "GET /v1/models lists the runs that are served",
             "model",
         )
+    if (named := read_fine_tuned_name(model)) is not None:
+        return Asked(*named)
     run, _, version = model.rpartition("@")
     if run and version == LATEST:
         return Asked(run)
@@ -62,8 +65,8 @@ def worker_for(
         served = ", ".join(f"{run.id}@{number}" for number in _versions(ready))
         raise not_found(
             f"no worker serves version {version} of run {run.name} ({run.id}): a worker serves one "
-            f"version at a time, now {served}. Ask for one of these, or for {run.id}@latest; "
-            "`headrace export` takes a checkpoint of an earlier step"
+            f"version at a time, now {served}. Ask for one of these, for {run.id}@latest, or for "
+            f"the step of a checkpoint (`headrace checkpoints {run.id}`)"
         )
     return min(able, key=lambda worker: calls.get(worker.id, 0))
 
@@ -80,20 +83,6 @@ def _versions(workers: Sequence[WorkerRecord]) -> list[int]:
 
 def _nobody(run: RunRecord) -> SessionProblem:
     name = f"run {run.name} ({run.id})"
-    if run.kind != "rl":
-        return not_found(
-            f"{name} is of kind {run.kind}, which no worker serves: once it has a checkpoint, "
-            f"`headrace chat {run.id}` loads it, and `headrace export {run.id} FOLDER` makes a "
-            "folder for vLLM"
-        )
-    if run.state.ending:
-        succeeded = run.state is RunState.SUCCEEDED
-        more = " --set training.max_steps=N" if succeeded and run.max_steps else ""
-        return not_found(
-            f"{name} {predicate(run.state)}, and no worker serves it any more: `headrace chat "
-            f"{run.id}` loads its newest checkpoint, `headrace export {run.id} FOLDER` makes a "
-            f"folder for vLLM, and `headrace resume {run.id}{more}` continues its training"
-        )
     waits = (
         "its workers are starting, or it has none: `headrace workers` lists them"
         if run.state is RunState.RUNNING

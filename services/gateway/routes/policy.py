@@ -11,8 +11,10 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 from redis.exceptions import RedisError
 
+from services.contracts.openai_models import read_fine_tuned_name
 from services.contracts.policy_calls import Piece
 from services.contracts.records import RunRecord
+from services.contracts.served_models import ModelDemand
 from services.gateway.callers import Caller
 from services.gateway.dependencies import CallerDep, Dependencies, Deps, find_run
 from services.gateway.dialects.bodies import (
@@ -37,7 +39,9 @@ from services.gateway.openai.bodies import (
     example_of,
 )
 from services.gateway.openai.errors import SessionProblem, openai_errors
+from services.gateway.openai_jobs.permissions import is_permitted
 from services.gateway.policy.asking import Asking, count_tokens
+from services.gateway.policy.finished_models import demand_for
 from services.gateway.policy.options import count_call, policy_call
 from services.gateway.policy.served_models import Asked, names_of, not_found, parse_model
 from services.gateway.routes.runs.events import EventStream
@@ -46,10 +50,11 @@ from services.runtime.api_key import digest, shown_key
 
 ERRORS: dict[int | str, str] = {
     400: "An option or a message cannot be used",
-    404: "There is no such run, or no worker serves that version; `message` says what is",
-    422: "The body is no JSON object",
+    404: "There is no such run, or no such checkpoint; `message` says what is there",
+    422: "The body is no JSON object, or a worker cannot load the checkpoint",
     429: "Too many calls: try again after `Retry-After` seconds",
-    503: "No worker serves the run yet, or the worker stopped: try again",
+    503: "No worker serves the model yet, or the worker stopped: `message` says what happens. Try "
+    "again after `Retry-After` seconds",
 }
 ANSWERED: dict[int | str, dict[str, Any]] = {
     200: {
@@ -62,9 +67,9 @@ router = APIRouter(tags=["policy"], responses=openai_errors(ERRORS))
 
 MODEL = Field(
     None,
-    description="`RUN` or `RUN@latest` for the newest version that a worker serves, `RUN@STEP` for "
-    "the version after so many steps, while a worker serves it. RUN is an id, the beginning of "
-    "one, or a name.",
+    description="`RUN` or `RUN@latest` for the newest version of a run, `RUN@STEP` for the version "
+    "after so many steps: one that a worker serves while the run trains, or a kept checkpoint. RUN "
+    "is an id, the beginning of one, or a name. Also `ft:BASE:ORG:SUFFIX:ID`.",
 )
 TEMPERATURE = Field(
     None,
@@ -130,28 +135,28 @@ async def models(deps: Deps, caller: CallerDep) -> OpenAIModels:
 @router.post(
     "/v1/chat/completions",
     operation_id="chat_completions_create",
-    summary="Ask a run's policy",
+    summary="Ask the model of a run",
     responses=ANSWERED,
     response_model=None,
 )
 async def chat(deps: Deps, http: Request, request: PolicyChatRequest) -> Response:
-    """OpenAI's chat completions, answered by the policy that a run trains, in the version that its
-    workers serve. Training comes first, and these calls are not trained. The `model` of the
-    answer names the version that began it. The model's chat template writes the prompt; the run's
-    `data.template` and `data.system` are not added."""
-    return await _answer(deps, http, openai_request("chat", request.given()))
+    """OpenAI's chat completions, answered by the policy that a run trains, or by a checkpoint of a
+    run. Training comes first, and these calls are not trained. The `model` of the answer names the
+    version that began it. The model's chat template writes the prompt; the run's `data.template`
+    and `data.system` are not added."""
+    return await answer(deps, http, openai_request("chat", request.given()))
 
 
 @router.post(
     "/v1/completions",
     operation_id="completions_create",
-    summary="Have a run's policy continue a text",
+    summary="Have the model of a run continue a text",
     responses=ANSWERED,
     response_model=None,
 )
 async def completions(deps: Deps, http: Request, request: PolicyCompletionsRequest) -> Response:
     """OpenAI's completions, of a text or of token ids, without a chat template."""
-    return await _answer(deps, http, openai_request("completions", request.given()))
+    return await answer(deps, http, openai_request("completions", request.given()))
 
 
 @router.post(
@@ -165,7 +170,7 @@ async def messages(
     deps: Deps, http: Request, request: PolicyMessagesRequest, _beta: Beta = None
 ) -> Response:
     """Anthropic's Messages, answered as `/v1/chat/completions` answers the same messages."""
-    return await _answer(deps, http, messages_request(request.given()))
+    return await answer(deps, http, messages_request(request.given()))
 
 
 @router.post(
@@ -181,10 +186,12 @@ async def count(
     _admit(deps, http)
     body = chat_body(request.given())
     asked = parse_model(body.get("model"))
-    run = await _run(deps, Caller.of(http.scope), asked)
+    run = await asked_run(deps, Caller.of(http.scope), asked)
     call = count_call(body, run.config["data"].get("chat_template_kwargs"))
     call.version = asked.version
-    return CountAnswer(input_tokens=await count_tokens(deps.store, deps.policy, run, call))
+    demand = await _demand(deps, run, asked)
+    tokens = await count_tokens(deps.store, deps.policy, run, call, demand)
+    return CountAnswer(input_tokens=tokens)
 
 
 @router.post(
@@ -197,7 +204,7 @@ async def count(
 async def responses(deps: Deps, http: Request, request: PolicyResponsesRequest) -> Response:
     """OpenAI's Responses, answered as `/v1/chat/completions` answers the same messages. Nothing is
     kept: send the whole conversation, or ask in a session, which keeps its responses."""
-    return await _answer(deps, http, responses_request(request.given()))
+    return await answer(deps, http, responses_request(request.given()))
 
 
 def _admit(deps: Dependencies, http: Request) -> None:
@@ -205,14 +212,17 @@ def _admit(deps: Dependencies, http: Request) -> None:
     deps.policy.admit(digest(key) if key else "")
 
 
-async def _answer(deps: Dependencies, http: Request, request: TurnRequest) -> Response:
+async def answer(deps: Dependencies, http: Request, request: TurnRequest) -> Response:
+    """Answer a request of any API by the model that it names. Raises SessionProblem."""
     _admit(deps, http)
     body = request.body
     asked = parse_model(body.get("model"))
-    run = await _run(deps, Caller.of(http.scope), asked)
+    run = await asked_run(deps, Caller.of(http.scope), asked)
     variables = run.config["data"].get("chat_template_kwargs")
     most = deps.settings.policy_max_tokens
-    call = policy_call(request.kind, body, asked.version, most, variables)
+    demand = await _demand(deps, run, asked)
+    is_fixed = demand is not None
+    call = policy_call(request.kind, body, asked.version, most, variables, is_fixed)
     id = secrets.token_hex(12)
     asking = Asking(deps.store, deps.policy, id)
     responding = False
@@ -221,10 +231,12 @@ async def _answer(deps: Dependencies, http: Request, request: TurnRequest) -> Re
         # A response that has begun notices it by itself.
         return not responding and await http.is_disconnected()
 
-    pieces = asking.pieces(run, call, gone)
+    pieces = asking.pieces(run, call, gone, demand)
     try:
         begun = await _until(pieces, until_text=True)
-        writer = request.writer(id, int(time.time()), asking.model)
+        # A client that asks a fine-tuned model reads its name in the answer.
+        named = read_fine_tuned_name(str(body.get("model"))) is not None
+        writer = request.writer(id, int(time.time()), body["model"] if named else asking.model)
         if not request.streams:
             begun += [] if begun[-1].last else await _until(pieces, until_text=False)
             await pieces.aclose()
@@ -239,17 +251,22 @@ async def _answer(deps: Dependencies, http: Request, request: TurnRequest) -> Re
     return EventStream(events, headers=headers)
 
 
-async def _run(deps: Dependencies, caller: Caller, asked: Asked) -> RunRecord:
-    """Return the run of a request. Raise SessionProblem."""
+async def asked_run(deps: Dependencies, caller: Caller, asked: Asked) -> RunRecord:
+    """Return the run that a model's name means. Raises SessionProblem."""
     hidden = not_found(f"there is no run {asked.run[:80]!r}")
     try:
         run = await find_run(deps, asked.run)
     except Problem as problem:
         # The sentence names other runs, which the key of a project does not see.
         raise not_found(problem.detail, problem.status) if caller.sees(None) else hidden from None
-    if not caller.sees(run.project):
-        raise hidden
-    return run
+    if caller.sees(run.project) or await is_permitted(deps.volume.root, run.id, caller.project):
+        return run
+    raise hidden
+
+
+async def _demand(deps: Dependencies, run: RunRecord, asked: Asked) -> ModelDemand | None:
+    workers = await deps.store.workers.list(run.pool)
+    return await demand_for(deps.volume.root, run, asked, workers)
 
 
 async def _until(pieces: AsyncGenerator[Piece, None], until_text: bool) -> list[Piece]:

@@ -351,7 +351,9 @@ def test_a_part_that_keeps_crashing_ends_the_stack_with_its_last_lines(tmp_path:
 
 
 class MisconfiguredWorkers(RolloutWorkers):
-    def part(self, index: int, engines: int, running: Sequence[Part] | None = None) -> Part:
+    def part(
+        self, index: int, engines: int, running: Sequence[Part] | None = None, serving: int = 0
+    ) -> Part:
         return script(f"rollout-{index}", MISCONFIGURED)
 
 

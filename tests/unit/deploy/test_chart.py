@@ -80,6 +80,20 @@ def test_only_the_gateway_is_reached_from_elsewhere() -> None:
     assert {s["spec"].get("type", "ClusterIP") for s in services.values()} == {"ClusterIP"}
 
 
+def test_workers_that_only_serve_are_workers_with_one_more_variable() -> None:
+    deployments = of_kind("Deployment", EVERYTHING)
+    (serving,), (rollout,) = (
+        deployments[part]["spec"]["template"]["spec"]["containers"]
+        for part in ("serving", "rollout")
+    )
+    only_here = {"name": "HEADRACE_SERVING_ONLY", "value": "true"}
+    assert [one for one in serving["env"] if one not in rollout["env"]] == [only_here]
+    assert serving["image"] == rollout["image"]
+    assert deployments["serving"]["spec"]["replicas"] == 1
+    assert "serving" in of_kind("NetworkPolicy", EVERYTHING)
+    assert "serving" not in of_kind("Deployment")
+
+
 def test_the_reward_service_has_neither_key_nor_redis() -> None:
     for _, pod in ((n, p) for n, p in pods(EVERYTHING) if n.endswith("-reward")):
         for container in pod["containers"]:

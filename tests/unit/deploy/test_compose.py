@@ -100,6 +100,7 @@ def test_only_services_that_need_the_secrets_mount_them() -> None:
     }
     assert seeing == {
         *("first-start", "redis", "gateway", "rollout", "learner", "rollout-cpu", "learner-cpu"),
+        *("serving", "serving-cpu"),
         *("prometheus", "grafana"),
     }
 

@@ -44,6 +44,8 @@ def chosen(model: str, *workers: WorkerRecord, **calls: int) -> str:
         ("me@home", Asked("me@home")),
         ("me@home@3", Asked("me@home", 3)),
         ("@3", Asked("@3")),
+        ("ft:a/b:me:x:0123abcd", Asked("0123abcd")),
+        ("ft:a/b:me:x:0123abcd:ckpt-step-7", Asked("0123abcd", 7)),
     ],
 )
 def test_a_model_is_a_run_and_a_version(model: str, asked: Asked) -> None:
@@ -84,12 +86,6 @@ def test_a_call_to_a_run_without_a_worker_is_to_be_retried_later(absent: WorkerR
     assert refused.value.status == 503
     assert refused.value.headers == {"Retry-After": "5"}
     assert names_of(run(), [absent]) == []
-
-
-def test_a_run_that_is_over_says_what_serves_it() -> None:
-    with pytest.raises(SessionProblem, match=r"headrace chat r.*headrace export r") as over:
-        worker_for(None, run(state=RunState.SUCCEEDED), [], {})
-    assert (over.value.status, over.value.code) == (404, "model_not_found")
 
 
 def test_options_go_to_vllm_and_others_are_refused_by_name() -> None:
@@ -221,10 +217,15 @@ def test_a_stream_of_choices_ends_once_with_the_tokens_of_all() -> None:
     assert [score.token for score in logprobs.content or []] == ["é", "!"]
 
 
-def test_a_format_is_refused_with_the_reason() -> None:
+def test_only_a_fixed_version_answers_in_a_required_form() -> None:
     body = {"messages": ASKED, "response_format": {"type": "json_object"}}
     with pytest.raises(SessionProblem, match="a weight update may interrupt an answer"):
         policy_call("chat", body, None, 100)
+    assert policy_call("chat", body, 4, 100, is_fixed=True).call.structured == {"json_object": True}
+    tool = {"type": "function", "function": {"name": "add", "parameters": {}}}
+    forced = {"messages": ASKED, "tools": [tool], "tool_choice": "required"}
+    call = policy_call("chat", forced, 4, 100, is_fixed=True).call
+    assert call.structured == {"tool_choice": "required"}
 
 
 def test_a_key_that_calls_too_often_waits_and_others_do_not() -> None:

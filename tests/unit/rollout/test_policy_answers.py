@@ -37,7 +37,7 @@ class Policy:
         self.asked: list[tuple[list[int], dict[str, Any], int]] = []
 
     async def stream(
-        self, token_ids: list[int], sampling: dict[str, Any], priority: int
+        self, token_ids: list[int], sampling: dict[str, Any], priority: int, model: str
     ) -> AsyncGenerator[Delta, None]:
         self.asked.append((token_ids, sampling, priority))
         answer = self.answers.pop(0)
@@ -69,6 +69,7 @@ def said_by(
         context=12,
         vocabulary=None,
         worker="w",
+        adapter="",
     )
     kind: dict[str, Any] = {"kind": "completions", "prompt": "1+1", **call}
     asked = PolicyCall(call=Call(**kind), version=version, max_tokens=100, **options or {})
@@ -92,6 +93,12 @@ def test_an_answer_comes_in_pieces_and_ends_with_its_length() -> None:
 def test_the_last_piece_has_the_stop_text_that_ended_the_answer() -> None:
     policy = Policy([Delta("2", ids("2", "+"), "stop", [("a:3", 0, 2)], "+")])
     assert together(said_by(policy, stop=["+"])).stop == "+"
+
+
+def test_the_form_of_an_answer_goes_to_vllm() -> None:
+    policy = Policy([Delta("2", ids("2"), "stop")])
+    said_by(policy, structured={"json_object": True})
+    assert policy.asked[0][1]["structured_outputs"] == {"json_object": True}
 
 
 def test_a_prompt_is_counted_without_sampling() -> None:
