@@ -85,7 +85,8 @@ async def model_worker(
         free = [worker for worker in workers if may_serve(worker) and worker not in able]
         if not able or (busy and free):
             wanted = ModelDemand(demand.run, demand.step, demand.directory, len(able))
-            state = await store.model_demands.want(run.pool, wanted)
+            living = {worker.id for worker in workers if worker.state not in NOT_SERVING}
+            state = await store.model_demands.want(run.pool, wanted, living)
             if not able and state.failure is not None:
                 raise problem_of(state.failure)
         if able:

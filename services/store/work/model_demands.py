@@ -29,9 +29,9 @@ _failure = msgspec.msgpack.Decoder(Failure)
 class ModelDemands(StorePart):
     """Calls about demands of one pool. A demand is a key, and its name waits in the pool's list."""
 
-    async def want(self, pool: str, demand: ModelDemand) -> DemandState:
-        """Ask the pool's workers for a model, unless a worker has taken the demand or failed.
-        Return its state."""
+    async def want(self, pool: str, demand: ModelDemand, living: Collection[str]) -> DemandState:
+        """Ask the pool's workers for a model, unless one of the `living` workers has taken the
+        demand, or a worker has failed to load it. Return the demand's state."""
         key = model_key(pool, "wanted", demand.name)
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.get(model_key(pool, "lease", demand.name))
@@ -40,8 +40,10 @@ class ModelDemands(StorePart):
         if failed is not None:
             with reading(f"the failure of model {demand.model}"):
                 return DemandState(failure=_failure.decode(failed))
-        if holder is not None:
+        if holder is not None and as_text(holder) in living:
             return DemandState(worker=as_text(holder))
+        if holder is not None:
+            await self.release(pool, demand.name)
         text = msgspec.msgpack.encode(demand)
         if await self._redis.set(key, text, nx=True, ex=WANTED_SECONDS):
             names = model_key(pool, "wanted", "")
