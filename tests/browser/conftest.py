@@ -1,17 +1,16 @@
 """A real gateway, a real Redis, a seeded data folder, and Chromium in front of them."""
 
-import shutil
 from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page
 
 from services.launch import Stack, UpOptions
 from services.runtime.api_key import REWARD_KEY, kept_key
 from tests.browser.seeds import ROWS, Seeds
+from tests.chromium import chromium, visiting
 from tests.integration.gateway.servers import GatewayProcess, RedisServer, upload
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
 Act = Callable[[Callable[[Seeds], Awaitable[None]]], None]
 
 
@@ -55,30 +54,20 @@ def act(gateway: GatewayProcess, redis_server: RedisServer) -> Act:
 
 
 @pytest.fixture(scope="package")
-def chromium() -> Iterator[Browser]:
-    # Root may not use Chromium's own sandbox.
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium: apt-get install chromium")
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture
-def context(chromium: Browser, gateway: GatewayProcess, act: Act) -> Iterator[BrowserContext]:
-    """A browser that is logged in. A script that raises fails the test."""
-    made = chromium.new_context(base_url=gateway.url, viewport={"width": 1360, "height": 900})
-    made.set_default_timeout(10_000)
-    raised: list[str] = []
-    made.on("weberror", lambda error: raised.append(str(error.error)))
-    entered = made.request.post(
-        "/v1/session", data={"key": gateway.key}, headers={"Origin": gateway.url}
-    )
-    assert entered.status == 204
-    yield made
-    made.close()
-    assert raised == []
+def context(browser: Browser, gateway: GatewayProcess, act: Act) -> Iterator[BrowserContext]:
+    """A browser that is logged in."""
+    with visiting(browser, gateway.url) as made:
+        entered = made.request.post(
+            "/v1/session", data={"key": gateway.key}, headers={"Origin": gateway.url}
+        )
+        assert entered.status == 204
+        yield made
 
 
 @pytest.fixture

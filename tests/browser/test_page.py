@@ -84,14 +84,14 @@ def test_files_are_compressed_kept_for_ever_and_small(gateway: GatewayProcess) -
     assert sum(sizes.values()) + len(index.content) <= 150_000
 
 
-def test_a_used_login_link_says_so(chromium: Browser, gateway: GatewayProcess) -> None:
+def test_a_used_login_link_says_so(browser: Browser, gateway: GatewayProcess) -> None:
     with gateway.client() as api:
         link = f"{gateway.url}/#login={api.post('/v1/login').json()['token']}"
-    first = chromium.new_page()
+    first = browser.new_page()
     first.goto(link)
     expect(first.get_by_role("heading", name="Runs")).to_be_visible()
     assert "login" not in first.url
-    second = chromium.new_context().new_page()
+    second = browser.new_context().new_page()
     second.goto(link)
     expect(second.get_by_role("alert")).to_contain_text("This login link was used already")
     second.get_by_label("Key").fill(gateway.key)
@@ -102,11 +102,11 @@ def test_a_used_login_link_says_so(chromium: Browser, gateway: GatewayProcess) -
 
 
 def test_a_key_that_only_reads_is_offered_no_change(
-    chromium: Browser, gateway: GatewayProcess, act: Act
+    browser: Browser, gateway: GatewayProcess, act: Act
 ) -> None:
     with gateway.client() as api:
         key = api.post("/v1/keys", json={"name": "reader", "role": "read"}).json()["key"]
-    page = chromium.new_page(base_url=gateway.url)
+    page = browser.new_page(base_url=gateway.url)
     page.goto("/")
     page.get_by_label("Key").fill(key)
     page.get_by_role("button", name="Log in").click()

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import FrameType
 
 import uvicorn
+from tokenizers import Tokenizer
 
 from tests.scripted_vllm.routes import build
 from tests.scripted_vllm.script import Script, State
@@ -19,6 +20,12 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         os._exit(0)
+
+
+def tokenizer_of(model: Path) -> Tokenizer | None:
+    """The model's tokenizer, if it has one. The model's folder may be deleted while vLLM runs."""
+    file = model / "tokenizer.json"
+    return Tokenizer.from_file(str(file)) if file.is_file() else None
 
 
 def main() -> None:
@@ -54,6 +61,7 @@ def main() -> None:
                 known.max_num_seqs,
                 layers,
                 may_sleep=known.enable_sleep_mode,
+                tokenizer=tokenizer_of(known.model),
             )
         ),
         uds=known.uds,

@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from tokenizers import Tokenizer
 
 from rollout.vllm_plugin.wire import LOWEST, Choice, Delta, ids, logprobs
 from services.contracts.canary import sequences, unpacked
@@ -159,8 +158,7 @@ async def grown(
 
 def decoded(state: State, tokens: list[int]) -> str:
     """The text of `tokens`, special ones included."""
-    if state.tokenizer is None:
-        state.tokenizer = Tokenizer.from_file(str(state.model / "tokenizer.json"))
+    assert state.tokenizer is not None, f"{state.model} has no tokenizer.json"
     return str(state.tokenizer.decode(tokens, skip_special_tokens=False))
 
 

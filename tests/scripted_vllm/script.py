@@ -78,7 +78,7 @@ class State:
     requests: dict[str, "Asked"] = field(default_factory=dict)
     """Those begun and not answered, by id."""
     tokenizer: Tokenizer | None = None
-    """The model's tokenizer; loaded for the first request that stops at a text."""
+    """The model's tokenizer, if it has one."""
     salts: list[tuple[str, str]] = field(default_factory=list)
     """(cache salt, version that was live when it was begun) of every request."""
 

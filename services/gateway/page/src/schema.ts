@@ -49,6 +49,9 @@ export function keysOf(schema: unknown, kind: string): Keys {
     const forms = (schema.oneOf ?? schema.anyOf ?? []).map(resolve);
     const real = forms.filter(({ type }) => type !== "null");
     if (forms.length && real.some(({ properties }) => properties) && depth < DEEPEST) {
+      // A section that may be null can be switched off as a whole.
+      if (path && real.length < forms.length && !found.has(path))
+        found.set(path, { key: path, type: "choice", choices: ["null"], isNullable: true, fallback: undefined, description: `null: none. ${schema.description ?? ""}` });
       for (const form of real) walk(withDefault(form, schema.default), path, depth, isNullable || real.length < forms.length);
       return;
     }
@@ -86,6 +89,9 @@ function note(found: Map<string, Key>, path: string, schema: Schema, forms: Sche
   else if (types.has("string")) type = "text";
   found.set(path, { key: path, type, choices, isNullable, fallback: schema.default, description: schema.description ?? "" });
 }
+
+/** Whether a section that the key belongs to is null. */
+export const isOff = (key: string, values: Map<string, string>) => [...values].some(([section, text]) => text === "null" && key.startsWith(`${section}.`));
 
 /** What a text means for a key. A text that is not of the key's type stays one: the gateway says what is wrong with it. */
 export function parsed(text: string, key: Key | undefined): unknown {

@@ -7,7 +7,7 @@ import { flat, written } from "./config";
 import { bytes } from "./format";
 import { Marked, Problem, useLoaded } from "./parts";
 import { ask, go, query, runPath } from "./router";
-import { type Key, keysOf, minimal, parsed, withKey, yaml } from "./schema";
+import { type Key, isOff, keysOf, minimal, parsed, withKey, yaml } from "./schema";
 
 type DryRun = Schemas["DryRun"];
 type Recipe = Schemas["RecipeModel"];
@@ -82,7 +82,7 @@ function Form({ recipes, schema, datasets, run }: Loaded) {
   const check = useCheck(body, fork?.run ?? null);
   const flatBase = flat(base);
   const own = [...flat(recipe?.config ?? {}).keys()].filter((key) => key !== "type");
-  const shown = [...new Set([...ALWAYS, ...own, ...values.keys()])].filter((key) => keys.has(key) || values.has(key) || flatBase.has(key));
+  const shown = [...new Set([...ALWAYS, ...own, ...values.keys()])].filter((key) => values.has(key) || ((keys.has(key) || flatBase.has(key)) && !isOff(key, values)));
   return (
     <div class="columns">
       <form onSubmit={(event) => event.preventDefault()}>
@@ -172,8 +172,9 @@ function AddKey({ keys, shown }: { keys: Map<string, Key>; shown: string[] }) {
   const text = useSignal("");
   const wanted = text.value.toLowerCase().trim();
   const hits = wanted ? [...keys.values()].filter(({ key, description }) => !shown.includes(key) && `${key} ${description}`.toLowerCase().includes(wanted)).sort((a, b) => Number(!a.key.includes(wanted)) - Number(!b.key.includes(wanted))).slice(0, 8) : [];
-  const add = ({ key, fallback }: Key) => {
-    change(key, fallback === undefined ? "" : written(fallback));
+  const add = ({ key, fallback, choices }: Key) => {
+    const only = choices.length === 1 ? choices[0]! : "";
+    change(key, fallback === undefined ? only : written(fallback));
     text.value = "";
     field.current?.focus();
   };
