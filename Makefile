@@ -107,6 +107,10 @@ bench-store: setup ## what a group costs in Redis, from one worker to 1,024: two
 bench-readers: setup ## what the readers of the API cost a run: three minutes
 	@$(BIN)/python -m bench.readers
 
+.PHONY: bench-page
+bench-page: setup ## how fast the page is with 10,000 runs, in Chromium: a minute
+	@$(BIN)/python -m bench.page
+
 .PHONY: bench-leasing
 bench-leasing: setup ## how busy leases keep 56 workers with large groups, in simulated time: three minutes
 	@$(BIN)/python -m bench.leasing

@@ -29,7 +29,7 @@ def build(site: Path = SITE) -> None:
             copy.parent.mkdir(parents=True, exist_ok=True)
             if file.suffix == ".md":
                 copy.write_text(moved(file.read_text(), file))
-            elif file.suffix == ".png":
+            elif file.suffix in (".png", ".css"):
                 shutil.copyfile(file, copy)
         shutil.copy(DOCS / "zensical.toml", scratch)
         command = [sys.executable, "-m", "zensical", "build", "--strict"]

@@ -1,13 +1,15 @@
 """A real gateway, a real Redis, a seeded data folder, and Chromium in front of them."""
 
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page
 
+from bench.page import write_runs
 from services.launch import Stack, UpOptions
 from services.runtime.api_key import REWARD_KEY, kept_key
-from tests.browser.seeds import ROWS, Seeds
+from tests.browser.seeds import NOW, ROWS, Seeds
 from tests.chromium import chromium, visiting
 from tests.integration.gateway.servers import GatewayProcess, RedisServer, upload
 
@@ -37,8 +39,13 @@ def gateway(
     redis_server: RedisServer,
     scoring: dict[str, str],
 ) -> Iterator[GatewayProcess]:
+    """With 10,000 runs that ended before those of `Seeds.everything`."""
+    with ThreadPoolExecutor(1) as thread:  # Playwright's own loop runs in this one
+        thread.submit(write_runs, redis_server.url, newest=NOW - 1_000_000).result()
     data = tmp_path_factory.mktemp("gateway") / "data"
     process = GatewayProcess(data, redis_server.url, **scoring)
+    with process.client() as api:
+        api.get("/v1/runs", params={"limit": 1}, timeout=300).raise_for_status()
     yield process
     process.stop()
 

@@ -2,7 +2,7 @@
 
 import re
 
-from playwright.sync_api import BrowserContext, Dialog, Page, Route, expect
+from playwright.sync_api import BrowserContext, Dialog, Page, Response, Route, expect
 
 from services.contracts.chains import ChainRecord, ChainStep
 from services.contracts.devices import GPUDevice, GPULoad
@@ -231,6 +231,31 @@ def test_a_chain_stands_where_its_runs_stand_in_time(page: Page, act: Act) -> No
     page.goto("/chains/chain-c4a1c4a1")
     expect(page.get_by_role("heading", level=1)).to_have_text("two-steps-b")
     expect(page.get_by_label("Chain")).to_contain_text("two-steps")
+
+
+def test_ten_thousand_runs_are_loaded_page_by_page_and_searched_by_the_gateway(page: Page) -> None:
+    answers: list[Response] = []
+    page.on("response", lambda answer: answers.append(answer))
+    page.goto("/")
+    rows = page.locator("tbody tr:not(.chain)")
+    expect(rows).to_have_count(50)
+    page.get_by_role("button", name="Older runs").click()
+    expect(rows).to_have_count(100)
+    page.get_by_label("Search runs").fill("run-7777")
+    expect(rows).to_have_count(1)
+    expect(rows).to_contain_text("run-7777")
+    page.get_by_label("Search runs").fill("run-77")
+    page.get_by_label("State").select_option("failed")
+    expect(rows).to_have_count(50)
+    page.get_by_label("State").select_option("running")
+    expect(page.get_by_text("No run matches.")).to_be_visible()
+
+    lists = [answer for answer in answers if "/v1/runs?" in answer.url]
+    assert max(len(answer.json()["runs"]) for answer in lists) == 50
+    # The page, its script and its style; what it asks for at the first load is small, too.
+    files = [answer.url for answer in answers if "/v1/" not in answer.url]
+    assert len(files) == 3
+    assert len(answers) <= 25
 
 
 def test_names_of_a_sweep_differ_in_what_is_shown(page: Page) -> None:

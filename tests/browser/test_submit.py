@@ -57,12 +57,20 @@ def test_a_wrong_value_is_named_at_its_key(page: Page) -> None:
 
 
 def test_compared_runs_share_charts_and_show_where_their_configs_differ(page: Page) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
     page.goto("/?state=succeeded")
     for rate in ("1e-6", "1e-5"):
         page.get_by_label(re.compile(f"^Compare .*{rate}$")).check()
+    asked.clear()
     page.get_by_role("link", name="Compare", exact=True).last.click()
     expect(page.locator(".legend li")).to_have_count(2)
     expect(page.locator(".uplot").first).to_be_visible()
+    # One request feeds all charts, and charts out of sight wait until they are scrolled to.
+    assert len([url for url in asked if "/v1/series?" in url]) == 1
+    assert 0 < page.locator(".uplot").count() < page.locator("figure.chart").count() / 2
+    page.locator("figure.chart").last.scroll_into_view_if_needed()
+    expect(page.locator("figure.chart .uplot").last).to_be_visible()
     page.get_by_role("link", name="config").click()
     expect(page.locator("table.config tbody tr")).to_have_count(1)
     expect(page.locator("table.config tbody tr")).to_contain_text("optimizer.lr")

@@ -1,6 +1,6 @@
 // Small pieces that several views show.
 
-import { useSignal, useSignalEffect } from "@preact/signals";
+import { useComputed, useSignal, useSignalEffect } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { type Run, mayChange, words } from "./api";
@@ -108,9 +108,10 @@ export function Choice({ name, label, options, fallback = "" }: { name: string; 
 export function SearchField({ name, label, placeholder }: { name: string; label: string; placeholder: string }) {
   const text = useSignal(query.peek().get(name) ?? "");
   const timer = useMemo(() => ({ id: 0 }), []);
+  const own = useComputed(() => query.value.get(name) ?? "");
+  // Another part of the address may change while one types: that takes no letter away.
   useSignalEffect(() => {
-    const asked = query.value.get(name) ?? "";
-    if (asked !== text.peek().trim()) text.value = asked;
+    if (own.value !== text.peek().trim()) text.value = own.value;
   });
   return (
     <input
