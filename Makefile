@@ -109,7 +109,7 @@ bench-readers: setup ## what the readers of the API cost a run: three minutes
 
 .PHONY: bench-page
 bench-page: setup ## how fast the page is with 10,000 runs, in Chromium: a minute
-	@$(BIN)/python -m bench.page
+	@$(BIN)/python -m tests.browser.measure
 
 .PHONY: bench-leasing
 bench-leasing: setup ## how busy leases keep 56 workers with large groups, in simulated time: three minutes

@@ -1,16 +1,14 @@
-"""`python -m bench.page`: how fast the page is with 10,000 runs, in Chromium.
+"""How fast lists and the page are with 10,000 runs (`make bench-page`).
 
 Gateway, Redis and page are the product's. The runs have ended; 20 of them have 24 metrics of 2,000
-steps. A list is measured from the request to its last byte, a view from the click to what it shows.
+steps. Chromium measures the page (tests/browser/measure.py), since users do not install Playwright.
 """
 
-import argparse
 import asyncio
 import json
 import math
 import os
 import secrets
-import shutil
 import socket
 import subprocess
 import sys
@@ -27,7 +25,7 @@ import redis
 
 from bench.fleet import durable_redis
 from bench.installation import failures
-from bench.runner import BenchFailed, BenchPart, BenchResults, Figures
+from bench.runner import BenchPart, BenchResults, Figures
 from recipes import find_recipe, merged
 from services.contracts.config import parse_config
 from services.contracts.records import RunRecord, RunState, RunSummary
@@ -39,6 +37,8 @@ DRAWN = 20
 METRICS = 24
 STEPS = 2_000
 ROUNDS = 9
+Views = Callable[[httpx.Client, list[str]], Figures]
+"""Measures the page of a gateway with these runs."""
 LISTS = {
     "list": "",
     "search": "&q=run-7777",
@@ -151,37 +151,8 @@ def lists(client: httpx.Client) -> Figures:
     return figures
 
 
-def views(client: httpx.Client, ids: list[str]) -> Figures:
-    """Milliseconds of the page in Chromium, with an empty cache each time."""
-    from playwright.sync_api import sync_playwright
-
-    if (chromium := shutil.which("chromium") or shutil.which("google-chrome")) is None:
-        raise BenchFailed("there is no Chromium: apt-get install chromium")
-    compared = "&".join(f"runs={id}" for id in ids[:DRAWN])
-    shown = {
-        "first load of the list, ms": ("/", "tbody tr"),
-        f"{DRAWN} runs x {METRICS} charts, ms": (f"/compare?{compared}", ".uplot canvas"),
-    }
-    key = client.headers["Authorization"].removeprefix("Bearer ")
-    url = str(client.base_url)
-    seconds: dict[str, list[float]] = {name: [] for name in shown}
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        for _ in range(ROUNDS):
-            for name, (view, what) in shown.items():
-                context = browser.new_context(base_url=url)
-                context.request.post("/v1/session", data={"key": key}, headers={"Origin": url})
-                page = context.new_page()
-                began = time.perf_counter()
-                page.goto(view, wait_until="commit")
-                page.locator(what).first.wait_for()
-                seconds[name].append(time.perf_counter() - began)
-                context.close()
-        browser.close()
-    return {name: 1000 * median(each) for name, each in seconds.items()}
-
-
-def run(count: int = COUNT, in_browser: bool = True) -> BenchResults:
+def run(count: int = COUNT, views: Views | None = None) -> BenchResults:
+    """Measure the gateway and, with `views`, the page in a browser."""
     results = BenchResults("page", {"runs": count, "steps": STEPS})
     with results.noting(), failures(), tempfile.TemporaryDirectory(prefix="headrace-") as name:
         folder = Path(name)
@@ -192,16 +163,7 @@ def run(count: int = COUNT, in_browser: bool = True) -> BenchResults:
                 write_metrics(folder / "data", id)
             with gateway_with(url, folder / "data") as client:
                 sides: dict[str, Callable[[], Figures]] = {"gateway": partial(lists, client)}
-                if in_browser:
+                if views:
                     sides["page"] = partial(views, client, ids)
                 results.measure(BenchPart(f"{count:,} runs", sides))
     return results
-
-
-def main() -> int:
-    argparse.ArgumentParser(prog="python -m bench.page", description=__doc__).parse_args()
-    return run().report()
-
-
-if __name__ == "__main__":
-    sys.exit(main())
