@@ -192,6 +192,17 @@ def test_a_failed_run_has_its_reason_its_answers_its_config_and_a_way_to_try_aga
     assert again.get_attribute("href") == "/submit?from=fa11ed00"
 
 
+def test_the_report_is_a_tab_and_a_file(page: Page) -> None:
+    page.goto("/runs/5eed0000")
+    page.get_by_label("Parts of the run").get_by_role("link", name="report").click()
+    report = page.frame_locator("iframe")
+    expect(report.get_by_role("heading", name="Results")).to_be_visible(timeout=60_000)
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download").click()
+    assert download.value.suggested_filename.endswith("-lr-1e-6-report.html")
+    assert "<h2>Results</h2>" in download.value.path().read_text()
+
+
 def test_a_run_says_how_far_the_start_of_vllm_is(page: Page, act: Act) -> None:
     async def start(seeds: Seeds) -> None:
         await seeds.store.runs.submit(run("57a27ed0", "just-started", 5, pool="slow"))

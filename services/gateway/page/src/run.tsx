@@ -12,12 +12,13 @@ import { ago, bytes, duration, moment, number } from "./format";
 import { on } from "./live";
 import { Action, Chip, Marked, OVER, Problem, State, useLoaded } from "./parts";
 import { go, parts, runPath } from "./router";
+import { Report } from "./report";
 import { Rollouts } from "./rollouts";
 import { ChainStrip } from "./runs";
 import { keep, known } from "./store";
 import { WorkerTable, gpusOf } from "./workers";
 
-const TABS = ["charts", "rollouts", "evaluations", "checkpoints", "config", "events", "workers"] as const;
+const TABS = ["charts", "rollouts", "evaluations", "checkpoints", "config", "events", "workers", "report"] as const;
 type Tab = (typeof TABS)[number];
 const isTab = (name: string | undefined): name is Tab => TABS.includes(name as Tab);
 
@@ -71,7 +72,7 @@ function Shown({ record, again }: { record: RunRecord; again: () => void }) {
   useEffect(() => (tab === "events" ? undefined : follow(record.id)), [record.id, tab === "events"]);
   // On a phone the tabs are wider than the screen.
   useEffect(() => document.querySelector(".tabs [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" }), [tab]);
-  const label = (name: Tab) => (name === "rollouts" && record.kind === "sft" ? null : name);
+  const isThere = (name: Tab) => (name === "rollouts" ? record.kind !== "sft" : name !== "report" || record.step > 0 || record.state === "failed");
   return (
     <main id="main" class="run">
       {record.chain && <ChainStrip id={record.chain} run={record} />}
@@ -87,10 +88,9 @@ function Shown({ record, again }: { record: RunRecord; again: () => void }) {
       <Edits run={record} />
       <Warnings run={record} />
       <nav class="tabs" aria-label="Parts of the run">
-        {TABS.filter((name) => label(name)).map((name) => (
+        {TABS.filter(isThere).map((name) => (
           <a key={name} href={runPath(record.id, name)} aria-current={name === tab ? "page" : undefined}>{name === "events" ? "events and logs" : name}</a>
         ))}
-        {record.step > 0 && <a href={`/v1/runs/${record.id}/report`} target="_blank" rel="noopener">report ↗</a>}
       </nav>
       <div class="tab">
         {tab === "charts" && <RunCharts run={record} />}
@@ -100,6 +100,7 @@ function Shown({ record, again }: { record: RunRecord; again: () => void }) {
         {tab === "config" && <ConfigTable configs={[{ label: "Value", config: record.config }]} />}
         {tab === "events" && <Events run={record.id} />}
         {tab === "workers" && <WorkerTable pool={record.pool} />}
+        {tab === "report" && <Report run={record} />}
       </div>
     </main>
   );

@@ -23,10 +23,10 @@ router = APIRouter(prefix="/v1", tags=["runs"])
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; "
-    "frame-ancestors 'none'; sandbox",
+    "frame-ancestors 'self'; sandbox",
     "Cache-Control": "no-cache",
 }
-"""The page has no script, and shows texts of a policy."""
+"""The page has no script, and shows texts of a policy. The run's view has it in a frame."""
 PAGE: dict[int | str, dict[str, Any]] = {
     200: {"description": "The page", "content": {"text/html": {}}}
 }
