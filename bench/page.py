@@ -87,8 +87,8 @@ def write_runs(url: str, count: int = COUNT, newest: float | None = None) -> lis
         piece = server.pipeline(transaction=False)
         for number, id in enumerate(ids[1:], 1):
             created = newest - number
-            own = {"id": id, "name": f"run-{number}", "created": created}
-            piece.hset(run_key(id, "run"), mapping={**fields, **own})
+            identity = {"id": id, "name": f"run-{number}", "created": created}
+            piece.hset(run_key(id, "run"), mapping={**fields, **identity})
             piece.zadd(RUNS, {id: created})
             if number % 1000 == 0:
                 piece.execute()
