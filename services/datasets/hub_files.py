@@ -144,7 +144,10 @@ def _one_of(
     if wanted is None or wanted not in there:
         wrong = f"has no {kind} {wanted!r}" if wanted else f"has several {kind}s"
         listed = ", ".join(sorted(there)[:20])
-        raise DatasetError(f"{reference.name} {wrong}: name one of {listed} with --{kind}")
+        raise DatasetError(
+            f"{reference.name} {wrong}: name one of {listed} with --{kind}, or write "
+            f"{reference.name}/CONFIG/SPLIT"
+        )
     return wanted
 
 

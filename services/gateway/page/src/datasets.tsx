@@ -95,6 +95,7 @@ function Upload({ done }: { done: () => void }) {
   const share = useSignal<number | null>(null);
   const error = useSignal<unknown>(null);
   const made = useSignal<Uploaded | null>(null);
+  const hub = useSignal(""); // a dataset's name on the hub, instead of files
   const total = files.value.reduce((sum, file) => sum + file.size, 0);
 
   const mapping = (): string => {
@@ -145,9 +146,10 @@ function Upload({ done }: { done: () => void }) {
     if (mapping()) body.set("mapping", mapping());
     [error.value, made.value, share.value] = [null, null, 0];
     try {
-      await sendAll();
+      if (hub.value) body.set("hub", hub.value);
+      else await sendAll();
       share.value = 1;
-      for (const id of sent.value) body.append("upload", id);
+      for (const id of hub.value ? [] : sent.value) body.append("upload", id);
       made.value = (await send("/v1/datasets", { method: "POST", body })) as Uploaded;
       sent.value = [];
       done();
@@ -160,10 +162,15 @@ function Upload({ done }: { done: () => void }) {
     <aside>
       <form ref={form} class="card upload" onSubmit={submit} aria-label="Upload">
         <h2>Upload</h2>
-        <label>Files <input type="file" multiple required accept=".jsonl,.json,.ndjson,.csv,.tsv,.parquet,.tar,.gz" onChange={choose} /></label>
+        <label>Files <input type="file" multiple required={!hub.value} disabled={!!hub.value} accept=".jsonl,.json,.ndjson,.csv,.tsv,.parquet,.tar,.gz" onChange={choose} /></label>
         <p class="quiet">JSON lines, CSV with a header, Parquet, or a tar of JSON. Several files become one dataset.</p>
+        <label>
+          Or the hub{" "}
+          <input value={hub.value} disabled={files.value.length > 0} placeholder="openai/gsm8k or openai/gsm8k/main/train" spellcheck={false} onInput={(event) => (hub.value = event.currentTarget.value.trim())} />
+        </label>
+        {hub.value && <p class="quiet">The gateway fetches it: ORG/NAME, ORG/NAME/SPLIT or ORG/NAME/CONFIG/SPLIT, with @REVISION behind NAME if you need one.</p>}
         {files.value.length > 1 && <p class="quiet">In this order: {files.value.map(({ name }) => name).join(", ")}.</p>}
-        <label>Name <input name="name" pattern="[A-Za-z0-9][A-Za-z0-9._\-]{0,99}" placeholder={files.value[0]?.name.split(".")[0] ?? "the file's name"} /></label>
+        <label>Name <input name="name" pattern="[A-Za-z0-9][A-Za-z0-9._\-]{0,99}" placeholder={files.value[0]?.name.split(".")[0] ?? (hub.value ? "its name on the hub" : "the file's name")} /></label>
         <label>
           Known file{" "}
           <select name="known" onChange={() => void preview()}>
@@ -174,11 +181,11 @@ function Upload({ done }: { done: () => void }) {
         {shown.value && shown.value.columns.length > 0 && <Mapping shown={shown.value} changed={() => void preview()} />}
         {shown.value?.problem && <p class="warned">{shown.value.problem}</p>}
         <label>Verifier <input name="verifier" placeholder="none: references are not read now" /></label>
-        <button class="primary" disabled={share.value !== null}>Upload</button>
+        <button class="primary" disabled={share.value !== null}>{hub.value ? "Fetch" : "Upload"}</button>
         {share.value !== null && (
           <div class="bar" role="progressbar" aria-label="Upload" aria-valuenow={Math.round(share.value * 100)}><i style={{ width: `${share.value * 100}%` }} /></div>
         )}
-        {share.value === 1 && <p class="quiet">Sent; the gateway reads the rows.</p>}
+        {share.value === 1 && <p class="quiet">{hub.value ? "The gateway fetches the files and reads the rows." : "Sent; the gateway reads the rows."}</p>}
         <Problem error={error.value} />
         {made.value && <Result made={made.value} />}
       </form>
