@@ -225,6 +225,7 @@ class Seeds:
     async def begin(self, record: RunRecord) -> None:
         """Submit a run, which a learner takes."""
         await self.store.runs.submit(record)
+        await self.store.runs.take(record.pool)
         self.tokens[record.id] = await self.store.runs.acquire(record.id, record.id)
         token = self.tokens[record.id]
         await self.store.runs.set_state(record.id, "running", "", fencing_token=token)

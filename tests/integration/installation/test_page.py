@@ -83,6 +83,8 @@ def walk(page: Page, installation: Installation, file: Path) -> None:
     expect(now).to_contain_text(re.compile("trains step ([2-9]|[0-9]{2})"), timeout=MINUTE)
     expect(page.get_by_role("img", name=re.compile("^reward.mean: newest 0"))).to_be_visible()
 
+    expect(page.get_by_label("What the run is")).to_contain_text("evaluation null")
+
     page.get_by_role("link", name="rollouts").click()
     page.get_by_role("link", name=re.compile("^step ")).first.click()
     tokens = page.get_by_label("Answer 0", exact=True)

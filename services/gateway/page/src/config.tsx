@@ -22,9 +22,14 @@ export function written(value: unknown): string {
 /** The keys whose values differ from those that a recipe sets, without the ones that every submission names. */
 export function changes(config: unknown, recipe: unknown): [key: string, before: unknown, after: unknown][] {
   const after = flat(config);
-  return [...flat(recipe)]
+  const found = [...flat(recipe)]
     .filter(([key, value]) => !/^(model\.path|data\.dataset|evaluation\.dataset)$/.test(key) && !same(after.get(key), value))
-    .map(([key, value]) => [key, value, after.get(key)]);
+    .map(([key, value]): [string, unknown, unknown] => {
+      // A section that is switched off is one change, and not one of each of its keys.
+      const section = key.split(".").map((_, i, parts) => parts.slice(0, i + 1).join(".")).find((path) => after.get(path) === null);
+      return section ? [section, "a section", null] : [key, value, after.get(key)];
+    });
+  return [...new Map(found.map((change) => [change[0], change])).values()];
 }
 
 /** Whether two values mean the same. Objects in a list may have more keys in the validated config, which has defaults. */

@@ -169,7 +169,7 @@ function Row({ id, others, inChain }: { id: string; others: string[]; inChain?: 
 
 /** What a run does, shorter than its state can say it. */
 function phaseOf(run: Run): string {
-  if (run.state === "queued" && run.queue_position) return `${ordinal(run.queue_position)} in line`;
+  if (run.state === "queued" && run.queue_position) return `${ordinal(run.queue_position)} in line${run.priority ? `, priority ${run.priority}` : ""}`;
   if (OVER.has(run.state)) return run.state === "failed" ? run.reason : "";
   // How far it is stands beside this.
   if (run.eta_seconds != null && run.phase?.startsWith("trains step")) return `${duration(run.eta_seconds)} left`;
