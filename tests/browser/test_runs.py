@@ -399,6 +399,18 @@ def test_events_and_workers_read_as_sentences_with_units(page: Page, act: Act) -
     expect(page.get_by_title("8 GPUs: the learner's")).to_contain_text("GPU-hours")
 
 
+def test_a_run_tells_what_its_gpus_cost(page: Page) -> None:
+    cost = {"per_hour": 20.0, "per_1000_samples": 0.3, "currency": "USD"}
+
+    def priced(route: Route) -> None:
+        route.fulfill(json={**route.fetch().json(), "cost": cost})
+
+    page.route(f"**/v1/runs/{LIVE}/why", priced)
+    page.goto(f"/runs/{LIVE}/config")
+    price = page.get_by_title("20 USD an hour for the GPUs that work on it now")
+    expect(price).to_contain_text(re.compile(r"^about [\d.e-]+ USD, and [\d.]+ USD to its end$"))
+
+
 def test_the_log_of_a_failed_run_shows_the_last_words_of_each_process_and_comes_live(
     page: Page, act: Act
 ) -> None:

@@ -36,6 +36,10 @@ def test_a_run_is_submitted_again_with_one_key_changed(page: Page, gateway: Gate
     program = elsewhere.locator("pre").inner_text().replace('"KEY"', repr(gateway.key))
     page.get_by_role("button", name="Submit").click()
     expect(page).to_have_url(re.compile(r"/runs/[0-9a-f]{8}$"))
+    page.get_by_role("link", name="config").click()
+    # The config has its id.
+    expect(page.get_by_role("row", name="data.dataset gsm8k", exact=True)).to_be_visible()
+    page.go_back()
 
     names: dict[str, Any] = {}
     exec(program, names)

@@ -7,6 +7,7 @@ import { interval } from "./evaluations";
 import { number } from "./format";
 import { Name, Problem, Progress, State, useLoaded } from "./parts";
 import { ask, query, runPath } from "./router";
+import { named } from "./schema";
 import { known } from "./store";
 
 type Evaluation = Schemas["EvaluationRecord"];
@@ -105,7 +106,7 @@ function Configs({ runs }: { runs: RunRecord[] }) {
       <div class="toolbar">
         <label class="choice"><input type="checkbox" checked={isWhole} onChange={() => ask({ config: isWhole ? null : "whole" })} /> Also keys that are equal</label>
       </div>
-      <ConfigTable configs={runs.map(({ config }, i) => ({ label: all[i]!, config }))} isDiff={!isWhole} />
+      <ConfigTable configs={runs.map((run, i) => ({ label: all[i]!, config: named(run) }))} isDiff={!isWhole} />
     </>
   );
 }

@@ -15,6 +15,7 @@ import { go, parts, runPath } from "./router";
 import { Report } from "./report";
 import { Rollouts } from "./rollouts";
 import { ChainStrip } from "./runs";
+import { named } from "./schema";
 import { keep, known } from "./store";
 import { WorkerTable, gpusOf } from "./workers";
 
@@ -97,7 +98,7 @@ function Shown({ record, again }: { record: RunRecord; again: () => void }) {
         {tab === "rollouts" && <Rollouts run={record.id} state={record.state} step={record.step} isOver={isOver} />}
         {tab === "evaluations" && <Evaluations run={record.id} fresh={`${record.state} ${record.step}`} />}
         {tab === "checkpoints" && <Checkpoints run={record.id} fresh={`${record.state} ${record.committed_step}`} />}
-        {tab === "config" && <ConfigTable configs={[{ label: "Value", config: record.config }]} />}
+        {tab === "config" && <ConfigTable configs={[{ label: "Value", config: named(record) }]} />}
         {tab === "events" && <Events run={record.id} />}
         {tab === "workers" && <WorkerTable pool={record.pool} />}
         {tab === "report" && <Report run={record} />}
@@ -120,6 +121,13 @@ function RunCharts({ run }: { run: RunRecord }) {
   );
 }
 
+/** What a run's GPUs cost, where the operator has set a price (`HEADRACE_GPU_HOUR_PRICE`). */
+interface Price {
+  per_hour: number;
+  per_1000_samples: number;
+  currency: string;
+}
+
 /** What the run does, why, and how long it still takes: in sentences. */
 function Status({ run, isOver }: { run: RunRecord; isOver: boolean }) {
   const share = run.max_steps ? Math.min(1, run.step / run.max_steps) : 0;
@@ -131,6 +139,9 @@ function Status({ run, isOver }: { run: RunRecord; isOver: boolean }) {
   const sentence = isOver ? run.reason : (why?.words ?? run.reason);
   const started = run.started ?? run.created;
   const gpus = gpusOf(run);
+  const hours = ((isOver && run.finished ? run.finished : Date.now() / 1000) - started) / 3600;
+  const price = why && "cost" in why ? (why.cost as Price | null) : null;
+  const money = (amount: number) => `${number(amount, 2)} ${price?.currency ?? ""}`.trim();
   return (
     <section class="status" aria-label="Now">
       <div class="line">
@@ -141,7 +152,12 @@ function Status({ run, isOver }: { run: RunRecord; isOver: boolean }) {
         {run.eta_seconds != null && <span class="n">{duration(run.eta_seconds)} left</span>}
         <span class="n quiet" title={moment(run.created)}>submitted {ago(run.created)}</span>
         {run.started && <span class="n quiet">{isOver && run.finished ? `took ${duration(run.finished - started)}` : `runs for ${duration(Date.now() / 1000 - started)}`}</span>}
-        {run.started && gpus > 0 && <span class="n quiet" title={`${gpus} ${gpus === 1 ? "GPU" : "GPUs"}: the learner's, and those of the workers that are up`}>{number((gpus * ((isOver && run.finished ? run.finished : Date.now() / 1000) - started)) / 3600, 2)} GPU-hours</span>}
+        {run.started && gpus > 0 && <span class="n quiet" title={`${gpus} ${gpus === 1 ? "GPU" : "GPUs"}: the learner's, and those of the workers that are up`}>{number(gpus * hours, 2)} GPU-hours</span>}
+        {run.started && price && (
+          <span class="n quiet" title={`${money(price.per_hour)} an hour for the GPUs that work on it now; ${money(price.per_1000_samples)} for 1,000 trained samples`}>
+            about {money(price.per_hour * hours)}{run.eta_seconds != null && `, and ${money((price.per_hour * run.eta_seconds) / 3600)} to its end`}
+          </span>
+        )}
         {run.disk_bytes ? <span class="n quiet">{bytes(run.disk_bytes)} on disk</span> : null}
       </div>
       <div class="bar" role="progressbar" aria-label="Progress" aria-valuenow={Math.round(share * 100)} aria-valuemin={0} aria-valuemax={100}>

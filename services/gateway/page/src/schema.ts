@@ -1,5 +1,6 @@
 // The keys of the run config, read from its JSON Schema: what a form needs to know of each.
 
+import type { RunRecord } from "./api";
 import { same } from "./config";
 
 interface Schema {
@@ -126,6 +127,12 @@ export function withKey(config: Record<string, unknown>, path: string, value: un
   const inner = config[name!];
   const section = inner && typeof inner === "object" && !Array.isArray(inner) ? (inner as Record<string, unknown>) : {};
   return { ...config, [name!]: rest.length ? withKey(section, rest.join("."), value) : value };
+}
+
+/** A run's config with the names of its datasets instead of their ids. */
+export function named({ config, dataset_names }: RunRecord): Record<string, unknown> {
+  const names = Object.entries(dataset_names ?? {}).filter(([key]) => !key.includes("["));
+  return names.reduce((config, [key, name]) => withKey(config, key, name), config as Record<string, unknown>);
 }
 
 /** A config as YAML. A text is quoted when YAML would read it as something else. */

@@ -7,7 +7,7 @@ import { flat, written } from "./config";
 import { bytes } from "./format";
 import { Marked, Problem, useLoaded } from "./parts";
 import { ask, go, query, runPath } from "./router";
-import { type Key, isOff, keysOf, minimal, parsed, withKey, yaml } from "./schema";
+import { type Key, isOff, keysOf, minimal, named, parsed, withKey, yaml } from "./schema";
 
 type DryRun = Schemas["DryRun"];
 type Recipe = Schemas["RecipeModel"];
@@ -126,12 +126,6 @@ function Form({ recipes, schema, datasets, run }: Loaded) {
       </aside>
     </div>
   );
-}
-
-/** A run's config with the names of its datasets instead of their ids. */
-function named({ config, dataset_names }: RunRecord): Config {
-  const names = Object.entries(dataset_names ?? {}).filter(([key]) => !key.includes("["));
-  return names.reduce((config, [key, name]) => withKey(config, key, name), config as Config);
 }
 
 interface FieldProps {
