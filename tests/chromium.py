@@ -5,9 +5,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, expect, sync_playwright
 
 PATH = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
+
+PATIENCE = 30_000.0
+"""Milliseconds that a click or a claim waits: a busy machine is several times slower."""
+expect.set_options(timeout=PATIENCE)
 
 
 @contextmanager
@@ -26,7 +30,7 @@ def chromium() -> Iterator[Browser]:
 def visiting(browser: Browser, url: str) -> Iterator[BrowserContext]:
     """A context for the page at `url`. A script that raises fails the test."""
     made = browser.new_context(base_url=url, viewport={"width": 1360, "height": 900})
-    made.set_default_timeout(10_000)
+    made.set_default_timeout(PATIENCE)
     raised: list[str] = []
     made.on("weberror", lambda error: raised.append(str(error.error)))
     yield made
