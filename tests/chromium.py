@@ -9,8 +9,8 @@ from playwright.sync_api import Browser, BrowserContext, expect, sync_playwright
 
 PATH = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
 
-PATIENCE = 30_000.0
-"""Milliseconds that a click or a claim waits: a busy machine is several times slower."""
+PATIENCE = 60_000.0
+"""Milliseconds that a click or a claim waits at most: a busy machine is many times slower."""
 expect.set_options(timeout=PATIENCE)
 
 

@@ -71,7 +71,7 @@ def test_an_upload_that_cannot_be_read_says_why(page: Page, tmp_path: Path) -> N
     page.get_by_label("Or the hub").fill("openai/gsm8k/main/train")
     page.get_by_role("button", name="Fetch").click()
     reason = "cannot be reached for openai/gsm8k"
-    expect(page.get_by_role("alert")).to_contain_text(reason, timeout=30_000)
+    expect(page.get_by_role("alert")).to_contain_text(reason)
 
 
 def test_a_policy_answers_and_a_worker_that_stops_is_named(

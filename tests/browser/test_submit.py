@@ -26,7 +26,7 @@ def test_a_run_is_submitted_again_with_one_key_changed(page: Page, gateway: Gate
     page.get_by_role("button", name=re.compile("^optimizer.weight_decay")).click()
     page.get_by_label("optimizer.weight_decay", exact=True).fill("0.1")
     dry_run = page.get_by_label("Dry run")
-    expect(dry_run).to_contain_text("it would be queued", timeout=15_000)
+    expect(dry_run).to_contain_text("it would be queued")
     assert "set=optimizer.weight_decay%3D0.1" in page.url
     expect(page.get_by_label("The same elsewhere")).to_contain_text(
         "--set optimizer.weight_decay=0.1"
@@ -56,7 +56,7 @@ def test_a_run_is_submitted_again_with_one_key_changed(page: Page, gateway: Gate
 def test_a_wrong_value_is_named_at_its_key(page: Page) -> None:
     page.goto("/submit?recipe=grpo&set=data.dataset=gsm8k&set=model.path=/none&set=optimizer.lr=-1")
     problem = page.locator(".field", has_text="optimizer.lr").locator("p.problem")
-    expect(problem).to_contain_text("must be more than 0", timeout=15_000)
+    expect(problem).to_contain_text("must be more than 0")
     expect(page.get_by_role("button", name="Submit")).to_be_disabled()
 
 
