@@ -121,7 +121,7 @@ function RunCharts({ run }: { run: RunRecord }) {
   );
 }
 
-/** What a run's GPUs cost, where the operator has set a price (`HEADRACE_GPU_HOUR_PRICE`). */
+/** What a run's GPUs cost, where the operator has set a price. */
 interface Price {
   per_hour: number;
   per_1000_samples: number;
