@@ -44,7 +44,7 @@ class Field(NamedTuple):
 
     @property
     def description(self) -> str:
-        """What it means."""
+        """Its meaning."""
         schema = self.schema if "description" in self.schema else resolved(self.schema)
         return str(schema.get("description", ""))
 
@@ -142,6 +142,36 @@ def _paths(section: Schema, prefix: str) -> Iterator[str]:
         place = ".0" if field.schema.get("type") == "array" else ""
         for inner in sections_of(field.schema):
             yield from _paths(inner, f"{prefix}{name}{place}.")
+
+
+def filled(section: Schema, document: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of a section with the defaults of all other keys."""
+    return {
+        name: _filled(field, document.get(name, field.default))
+        for name, field in fields_of(section).items()
+    }
+
+
+def _filled(field: Field, value: Any) -> Any:
+    sections = sections_of(field.schema)
+    if isinstance(value, list):
+        return [
+            filled(_meant(sections, item, None), item)
+            if sections and isinstance(item, dict)
+            else item
+            for item in value
+        ]
+    if not (sections and isinstance(value, dict)):
+        return value
+    return filled(_meant(sections, value, field.default), value)
+
+
+def _meant(sections: list[Schema], value: dict[str, Any], default: Any) -> Schema:
+    """Return the section that `value` is: by its tag, else by that of the default."""
+    tags = {tag: section for section in sections for tag in tags_of(section)}
+    name = tag_of(sections[0])
+    usual = default.get(name) if isinstance(default, dict) else None
+    return tags.get(str(value.get(name, usual)), sections[0])
 
 
 def type_of(schema: Schema) -> str:

@@ -63,3 +63,8 @@ def quoted(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return _REPR.repr(value)
+
+
+def cut_at(max_tokens: int) -> str:
+    """Say that `max_tokens` cut an answer of `headrace chat`."""
+    return f"the answer was cut at {max_tokens:,} tokens: --max-tokens allows more"

@@ -20,6 +20,8 @@ Output = Annotated[
     typer.Option("--output", "-o", metavar="FORMAT", help="table, json, yaml or csv."),
 ]
 EXAMPLE = "\n\nExample:\n"
+KINDS = {"integer": "a whole number", "number": "a number"}
+"""Kinds of values, by pydantic's names."""
 VERBATIM = "\b\n"
 """Before lines that the formatter must not join."""
 
@@ -34,6 +36,19 @@ class CliCommand(TyperCommand):
         lines = inspect.cleandoc(f"\n{examples}").splitlines()
         settings["epilog"] = f"{VERBATIM}Example:\n" + "\n".join(f"  {line}" for line in lines)
         super().__init__(*args, **settings)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments. Say what a missing one is, and what an unusable value must be."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            # By name: some versions of typer have their own copy of click, which is private.
+            kind, param = type(error).__name__, getattr(error, "param", None)
+            if kind == "MissingParameter" and getattr(param, "help", None):
+                error.message = f"{param.help} `{ctx.command_path} -h` has an example."  # type: ignore[attr-defined, union-attr]
+            elif kind == "BadParameter":
+                error.message = plain_problem(error.message)  # type: ignore[attr-defined]
+            raise
 
 
 class Commands(typer.Typer):
@@ -51,6 +66,15 @@ class Commands(typer.Typer):
             return function
 
         return registered
+
+
+def plain_problem(message: str) -> str:
+    """Return the message about an unusable value, without pydantic's words."""
+    message = message.removeprefix("Value error, ")
+    for kind, words in KINDS.items():
+        if message.startswith(f"Input should be a valid {kind}"):
+            return f"It must be {words}."
+    return message.replace("Input should be", "It must be", 1)
 
 
 def first_sentence(text: str) -> str:

@@ -30,6 +30,9 @@ class CommandGroup(TyperGroup):
         if names_none and all(word.startswith("-") for word in args[:1]) and LIST in self.commands:
             # `headrace datasets` and `headrace datasets -o csv` list them.
             args = [LIST, *args]
+        if not args and len(self.commands) == 1:
+            # The only command of a group needs no name: `headrace config`.
+            args = [*self.commands]
         before = list(args)
         try:
             return super().parse_args(ctx, args)

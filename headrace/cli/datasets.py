@@ -17,6 +17,10 @@ from headrace.cli.server_part import server_part
 from headrace.cli.values import set_value
 from headrace.wording import counted
 
+PARTS = ("prompt", "answer", "columns")
+"""The parts of a row."""
+MOST = 600
+"""Characters of a part that are shown."""
 commands = Commands(help="Upload, list, show and remove datasets.")
 
 
@@ -265,9 +269,11 @@ def show(
         out.print(f"[{'yellow' if is_warning else 'dim'}]{escape(line)}[/]")
     for row in preview:
         out.print(f"\n[dim]row {row['index']}[/]")
-        for part in ("prompt", "answer", "columns"):
+        for part in PARTS:
             if row[part] not in (None, {}):
-                out.print(f"[cyan]{part}:[/] {markup.escape(_text(row[part]))}")
+                out.print(f"[cyan]{part}:[/] {markup.escape(_cut(_text(row[part])))}")
+    if any(len(_text(row[part])) > MOST for row in preview for part in PARTS):
+        out.print("\n[dim]long texts are cut: -o json prints them whole[/]")
 
 
 @commands.command()
@@ -284,6 +290,11 @@ def rm(dataset: Dataset, as_json: AsJson = False, gateway: GatewayURL = None) ->
         print_json({"deleted": dataset})
     else:
         out.print(f"[green]deleted[/] {escape(dataset)}")
+
+
+def _cut(text: str) -> str:
+    left = len(text) - MOST
+    return f"{text[:MOST]} … and {counted(left, 'character')} more" if left > 0 else text
 
 
 def _text(value: Any) -> str:

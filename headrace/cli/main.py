@@ -14,6 +14,8 @@ from headrace.cli.command import CliCommand, Commands
 from headrace.cli.command_group import CommandGroup, RootGroup
 from headrace.cli.config import schema
 from headrace.cli.config.explain import explain
+from headrace.cli.config.init import init
+from headrace.cli.models.chat import chat
 from headrace.cli.models.evaluate import compare, evaluate
 from headrace.cli.models.evaluations import evaluations
 from headrace.cli.models.kept import checkpoints
@@ -61,7 +63,7 @@ OF_SERVER = None
 GROUPS: dict[str, dict[str, Callable[..., None] | typer.Typer | None]] = {
     "Begin": {"demo": OF_SERVER, "up": OF_SERVER, "open": open_page, "doctor": OF_SERVER},
     "Data and config": {
-        "init": OF_SERVER,
+        "init": init,
         "recipes": recipes,
         "explain": explain,
         "preview": preview,
@@ -96,7 +98,7 @@ GROUPS: dict[str, dict[str, Callable[..., None] | typer.Typer | None]] = {
         "compare": compare,
         "report": report,
         "track": track,
-        "chat": OF_SERVER,
+        "chat": chat,
         "checkpoints": checkpoints,
         "export": OF_SERVER,
         "audit": audit,

@@ -14,12 +14,12 @@ import torch
 from transformers.utils.logging import disable_progress_bar
 
 from headrace.terminal import escape_output
+from headrace.wording import cut_at
 from learner.batch.sft_rows import lacking
 from learner.errors import UnusableModel
 from learner.model.loading.model_loader import LoadedModel, end_tokens, load_model
 from services.contracts.config.data import PromptOptions
 from services.contracts.config.model import PretrainedModel
-from services.contracts.policy_calls import cut_at
 from services.contracts.rows.dataset import Row
 from services.contracts.rows.rendering import compose, plain_text, render, use_template
 

@@ -7,7 +7,6 @@ from typing import Any
 import typer
 
 from headrace.cli.output import WRONG_USAGE, CliError
-from services.cli.config.init import init
 from services.cli.host.backup import backup, restore
 from services.cli.host.bench import bench
 from services.cli.host.doctor import doctor
@@ -15,7 +14,6 @@ from services.cli.host.recover import recover
 from services.cli.host.scale import scale
 from services.cli.host.up import demo, up
 from services.cli.models import models
-from services.cli.models.chat import chat
 from services.cli.models.export import export
 
 
@@ -49,11 +47,9 @@ def _of_settings(error: ValueError) -> CliError | None:
 OTHERS: dict[str, Callable[..., None]] = {
     "backup": backup,
     "bench": bench,
-    "chat": chat,
     "demo": demo,
     "doctor": doctor,
     "export": export,
-    "init": init,
     "recover": recover,
     "restore": restore,
     "scale": scale,

@@ -91,8 +91,3 @@ class Piece(msgspec.Struct, kw_only=True, omit_defaults=True):
         """Whether this piece is sent to the client."""
         is_end = self.last or self.finish_reason is not None
         return is_end or bool(self.text or self.scores) or self.message is not None
-
-
-def cut_at(max_tokens: int) -> str:
-    """Say that `max_tokens` cut an answer of `headrace chat`."""
-    return f"the answer was cut at {max_tokens:,} tokens: --max-tokens allows more"

@@ -1,20 +1,19 @@
 """The two distributions, built from what an image is built from: the client, and the server."""
 
-import os
 import re
 import shutil
 import subprocess
 import sys
 import zipfile
 from email import message_from_bytes
-from importlib.metadata import distribution
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from tests.client_alone import NEEDS, installed, run_alone
+
 ROOT = Path(__file__).resolve().parents[2]
-NEEDS = ["httpx", "pydantic", "pyyaml", "rich", "typer"]
 SERVER = {"bench", "learner", "recipes", "reward", "rollout", "services"}
 UNTRACKED = ("__pycache__", "node_modules", "*.egg-info")
 
@@ -103,43 +102,9 @@ def test_the_wheel_of_the_server_needs_the_client_of_its_version(wheels: dict[st
         assert f"services/gateway/{name}" in server.names
 
 
-def needed(name: str, found: set[str]) -> None:
-    """Add to `found` the distribution `name` and each that it needs here."""
-    if name in found:
-        return
-    found.add(name)
-    for line in distribution(name).requires or ():
-        if ";" not in line:
-            needed(re.split(r"[\[><=!~; ]", line)[0], found)
-
-
 @pytest.fixture(scope="module")
 def alone(wheels: dict[str, Wheel], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the client's wheel and what it needs, and nothing else."""
-    folder = tmp_path_factory.mktemp("alone")
-    with zipfile.ZipFile(wheels["headrace"].file) as archive:
-        archive.extractall(folder)
-    names: set[str] = set()
-    for name in NEEDS:
-        needed(name, names)
-    for name in names:
-        for file in distribution(name).files or ():
-            top = file.parts[0]
-            if top != ".." and not (folder / top).exists():
-                (folder / top).symlink_to(str(distribution(name).locate_file(top)))
-    return folder
-
-
-def run_alone(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        # Without -S the environment's own packages would be there.
-        [sys.executable, "-S", *arguments],
-        env={"PYTHONPATH": str(folder), "PATH": os.environ["PATH"]},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return installed(wheels["headrace"].file, tmp_path_factory.mktemp("alone"))
 
 
 def test_the_client_works_where_only_its_needs_are_installed(

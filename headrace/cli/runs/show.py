@@ -18,7 +18,7 @@ from headrace.cli.output import (
     steps_done,
 )
 from headrace.cli.runs.chains import find, show_chain
-from headrace.cli.server_part import has_server, server_part
+from headrace.cli.runs.config_changes import changes
 from headrace.config_keys import dataset_names, value_at
 
 MOST = 80
@@ -52,10 +52,7 @@ def show(
     if config:
         _print_config(record["config"], as_json)
         return
-    changed = None
-    if has_server():
-        comparison = server_part("runs.config_changes", "comparing configs")
-        changed = comparison.changes(record["config"], record["recipe"])
+    changed = changes(record["config"], record["recipe"])
     if as_json:
         listed = None if changed is None else [change._asdict() for change in changed]
         print_json({**record, "changes": listed})

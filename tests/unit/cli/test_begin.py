@@ -11,9 +11,9 @@ import yaml
 from typer.testing import CliRunner
 
 from headrace.cli import completion
+from headrace.cli.config.init import Machine, config_text
 from headrace.cli.main import root
 from learner.tools.hub_model import NoModel, check_hash, is_needed
-from services.cli.config.init import Machine, config_text
 from services.cli.models import model_sources
 from services.contracts.config import parse_config
 

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 from headrace.cli.config.explained_keys import close_keys, explained
 from headrace.cli.main import root
 from headrace.cli.output import CliError
+from headrace.cli.runs.config_changes import changes
 from headrace.cli.runs.overrides import overrides_from
-from services.cli.runs.config_changes import changes
 from services.contracts.config import RLConfig, SFTConfig, parse_config
 from services.contracts.config.parsing.type_tags import key_paths
 

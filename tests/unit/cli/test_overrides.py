@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
+from headrace.cli.models.chat import conversation, prompt_options, template_note
 from headrace.cli.options import run_and_step
 from headrace.cli.output import CliError, size
 from headrace.cli.runs.overrides import overrides_from
 from headrace.cli.runs.submit import run_request
 from headrace.wording import duration
-from services.cli.models.chat import conversation, prompt_options, template_note
 from services.cli.models.checkpoints import checkpoint_of
 
 

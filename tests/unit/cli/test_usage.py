@@ -53,6 +53,45 @@ def test_an_unknown_option_is_answered_with_its_set_or_its_place(words: str, hin
     assert hint in " ".join(result.output.replace("│", " ").split())
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("show", "Missing argument 'RUN'. Its id, the beginning of its id, or its name. `headrace"),
+        ("runs --limit many", "'--limit' / '-n': It must be a whole number."),
+        ("chat x y --temperature warm", "'--temperature': It must be a number."),
+        ("runs -o xml", "'-o': 'xml' is not one of 'table', 'json', 'yaml', 'csv'."),
+        ("chat x y --temperature 11", "It must be less than or equal to 10"),
+    ],
+)
+def test_a_wrong_argument_is_answered_with_what_it_must_be(words: str, sentence: str) -> None:
+    result = CliRunner().invoke(root, words.split(), prog_name="headrace", terminal_width=300)
+    assert result.exit_code == 2
+    assert sentence in " ".join(result.output.split())
+
+
+def test_the_only_command_of_a_group_needs_no_name() -> None:
+    assert CliRunner().invoke(root, ["config"]).output.startswith('{\n  "$schema": ')
+
+
+def test_long_texts_of_a_dataset_are_cut_with_the_way_to_print_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    record = {"name": "d", "id": "a1", "rows": 1, "segments": [], "source": "f", "defaults": None}
+    row = {"index": 0, "prompt": "x" * 601, "answer": "y" * 600, "columns": {}}
+    findings: dict[str, Any] = {
+        "state": "counted",
+        "counts": None,
+        "references": [],
+        "tokens": None,
+    }
+    answers = iter([record, {**findings, "problem": None}, {"rows": [row]}])
+    monkeypatch.setattr("headrace.cli.client.Gateway.get", lambda *_, **__: next(answers))
+    shown = "".join(CliRunner().invoke(root, ["datasets", "show", "d"]).output.split("\n"))
+    assert "x" * 600 + " … and 1 character more" in shown
+    assert "y" * 600 in shown
+    assert "long texts are cut: -o json prints them whole" in shown
+
+
 @pytest.mark.parametrize("value", ["{a: 1, a: 2}", "[1"])
 def test_a_task_setting_without_a_value_or_with_a_repeated_key_is_refused(value: str) -> None:
     result = CliRunner().invoke(root, ["datasets", "gym", "chain_sum", "--set", f"terms={value}"])

@@ -2,7 +2,11 @@
 
 from typing import Any, NamedTuple
 
+from headrace import known_recipes
 from headrace.config_keys import POLICY, value_at, with_value
+from headrace.merging import NoSuchPlace, merged
+from headrace.recipe import UnknownRecipe, find_in
+from headrace.run_schema import filled, root
 
 NAMED = (POLICY, "data.dataset", "data.prompts_per_epoch")
 """Keys that each run gives, so that they say nothing about the recipe."""
@@ -19,9 +23,6 @@ class Change(NamedTuple):
 def changes(config: dict[str, Any], recipe: str | None) -> list[Change] | None:
     """Return the keys of a run's `config` that differ from its recipe, or from the defaults if it
     has no recipe. Return None if that cannot be told: there is no such recipe here."""
-    from recipes import UnknownRecipe, find_recipe, merged
-    from services.contracts.config import ConfigError, parse_config
-
     usual: dict[str, Any] = {"type": config["type"]}
     for key in NAMED:
         if (value := value_at(config, key)) is not None:
@@ -29,11 +30,13 @@ def changes(config: dict[str, Any], recipe: str | None) -> list[Change] | None:
     if value_at(config, POLICY) is None:
         usual["model"] = config["model"]
     try:
-        base = find_recipe(recipe).config if recipe else {"rewards": config.get("rewards")}
-        expected = parse_config(merged({k: v for k, v in base.items() if v is not None}, usual))
-    except (UnknownRecipe, ConfigError):
+        base = find_in(known_recipes.recipes(), recipe).config if recipe else {}
+        base = base or {"rewards": config.get("rewards")}
+        expected = merged({k: v for k, v in base.items() if v is not None}, usual)
+    except (UnknownRecipe, NoSuchPlace):
         return None
-    before, after = _leaves(expected.model_dump(mode="json")), _leaves(config)
+    before = _leaves(filled(root("sft" if config["type"] == "sft" else "rl"), expected))
+    after = _leaves(config)
     return [
         Change(key, before.get(key), after.get(key))
         for key in dict.fromkeys([*before, *after])

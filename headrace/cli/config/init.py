@@ -3,16 +3,14 @@
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from headrace.cli import completion
 from headrace.cli.options import AsJson, GatewayURL
 from headrace.cli.output import CliError, escape, out, print_json
-
-if TYPE_CHECKING:
-    from services.contracts.devices import GPUDevice
+from headrace.cli.server_part import has_server, server_part
 
 FILE = "run.yaml"
 SENTENCE_END = re.compile(r"[.;] (?=[A-Z0-9`])|; ")
@@ -52,7 +50,7 @@ def init(
     """
     if file.exists() and not force:
         raise CliError(f"{file} is there already: --force replaces it")
-    machine = _machine()
+    machine = _machine(gateway)
     chosen = model or _model_here()
     data = dataset or _newest_dataset(gateway)
     text = config_text(chosen, data, machine, sft)
@@ -143,12 +141,14 @@ def _shown(value: Any) -> str:
     return f"{value:.1e}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
 
 
-def _machine() -> Machine:
-    from services.runtime.gpus import described_gpus
-
-    gpus: list[GPUDevice] = described_gpus()
-    least = min((gpu.memory for gpu in gpus), default=0)
-    return Machine(len(gpus), least / 2**30)
+def _machine(gateway: str | None) -> Machine:
+    """The GPUs of this machine; of the workers, if this machine only asks a gateway."""
+    if has_server():
+        memories = [gpu.memory for gpu in server_part("host.gpus", "init").described_gpus()]
+    else:
+        workers = _listed(gateway, "workers")
+        memories = [gpu["memory"] for worker in workers for gpu in worker.get("devices") or ()]
+    return Machine(len(memories), min(memories, default=0) / 2**30)
 
 
 def _model_here() -> str | None:
@@ -159,11 +159,17 @@ def _model_here() -> str | None:
 
 def _newest_dataset(gateway: str | None) -> str | None:
     """Return the newest dataset, or None without a gateway or a dataset."""
+    records = _listed(gateway, "datasets")
+    newest = max(records, key=lambda record: float(record["created"]), default=None)
+    return None if newest is None else str(newest["name"])
+
+
+def _listed(gateway: str | None, items: str) -> list[dict[str, Any]]:
+    """Return what the gateway lists, or nothing without a gateway."""
     from headrace.cli.client import Gateway
 
     try:
-        records = list(Gateway(gateway, answer=completion.WAIT).pages("/v1/datasets", "datasets"))
+        api = Gateway(gateway, answer=completion.WAIT)
+        return list(api.pages(f"/v1/{items}", items))
     except CliError:
-        return None
-    newest = max(records, key=lambda record: float(record["created"]), default=None)
-    return None if newest is None else str(newest["name"])
+        return []

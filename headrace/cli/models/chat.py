@@ -14,9 +14,9 @@ import typer
 from headrace.cli.options import AsJson, Data, GatewayURL, connect, run_and_step
 from headrace.cli.output import FINAL, INTERRUPTED, CliError, err, escape, print_json
 from headrace.cli.runs.chains import run_of
-from services.cli.models.checkpoints import checkpoint_of, run_with_step
-from services.cli.models.learner_tools import run_tool
-from services.contracts.weights import ADAPTER_CONFIG
+from headrace.cli.server_part import server_part
+from headrace.nearby_models import CONFIGS
+from headrace.wording import cut_at
 
 if TYPE_CHECKING:
     from headrace.cli.client import Gateway
@@ -83,8 +83,9 @@ def chat(
             name = record["id"] if step is None else f"{record['id']}@{step}"
             _ask_policy(api, name, record["config"]["data"], no_template, prompt, sampling, as_json)
             return
-        made_by = run_with_step(api, record, step)
-        path = checkpoint_of(made_by, data, step)
+        checkpoints = server_part("models.checkpoints", "chat with a run that is over")
+        made_by = checkpoints.run_with_step(api, record, step)
+        path = checkpoints.checkpoint_of(made_by, data, step)
     options += [f"--max-tokens={max_tokens}", f"--temperature={temperature}"]
     _ask_folder(path, options, prompt, as_json)
 
@@ -133,8 +134,6 @@ def _ask_policy(
             else:
                 print(flush=True)
                 if ending == "length":
-                    from services.contracts.policy_calls import cut_at
-
                     err.print(f"[dim]{cut_at(sampling['max_tokens'])}[/]", soft_wrap=True)
             if prompt is not None:
                 return
@@ -175,24 +174,22 @@ def _once_loaded(api: "Gateway", body: dict[str, Any]) -> Iterator[Any]:
 
 def conversation(prompt: str, options: dict[str, Any], no_template: bool) -> list[dict[str, str]]:
     """Return a prompt as messages, as a run with this `data` section makes them."""
-    from services.contracts.config.data import PromptOptions
-    from services.contracts.rows.dataset import Row
-    from services.contracts.rows.rendering import compose
-
-    names = ("system", "template")
-    chosen = (
-        {}
-        if no_template
-        else {name: options[name] for name in names if options.get(name) is not None}
-    )
-    asked = compose(Row(prompt=prompt), PromptOptions(**chosen))
-    return [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
+    asked = [{"role": "user", "content": prompt}]
+    if no_template:
+        return asked
+    if (template := options.get("template")) is not None:
+        # Not str.format: prompts and templates may hold braces of their own.
+        asked[0]["content"] = template.replace("{prompt}", prompt)
+    if (system := options.get("system")) is not None:
+        asked.insert(0, {"role": "system", "content": system})
+    return asked
 
 
 def _ask_folder(path: Path, options: list[str], prompt: str | None, as_json: bool) -> None:
     """Load a model here, and let it answer."""
     options = [*options, "--json"] if as_json else options
     asked = () if prompt is None else (prompt,)
+    run_tool = server_part("models.learner_tools", "chat with a model's folder").run_tool
     try:
         done = run_tool("chat", *options, "--", str(path), *asked, capture=as_json)
     except KeyboardInterrupt:
@@ -206,7 +203,7 @@ def _model_folder(model: str) -> Path | None:
     """Return the model folder that `model` names, or None if it can only be a run. Raises CliError
     for a path without a model."""
     path = Path(os.path.expanduser(model))
-    if any((path / name).is_file() for name in ("config.json", ADAPTER_CONFIG)):
+    if any((path / name).is_file() for name in CONFIGS):
         return path
     if "/" not in model and model not in (".", ".."):
         return None

@@ -1,1 +1,0 @@
-"""Commands about run configs: what a key means, the schema, a config to begin with."""
