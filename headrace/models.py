@@ -94,6 +94,34 @@ class AnthropicErrorDocument(Model):
     """What is wrong."""
 
 
+class AnthropicModel(Model):
+    """A model as Anthropic's API lists it."""
+
+    id: str
+    """Its name."""
+    type: Literal["model"] = "model"
+    """`model`."""
+    display_name: str
+    """Its name."""
+    created_at: str
+    """When its run was submitted."""
+    lifecycle: Literal["active"] = "active"
+    """`active`."""
+
+
+class AnthropicModels(Model):
+    """A page of models as Anthropic's API lists them."""
+
+    data: list[AnthropicModel]
+    """The models."""
+    has_more: bool
+    """Whether there is another page."""
+    first_id: str | None
+    """The first one's id."""
+    last_id: str | None
+    """The last one's id."""
+
+
 class ApiKeyRecord(Model):
     """An API key, without the key."""
 

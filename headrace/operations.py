@@ -6,6 +6,7 @@ from typing import Any, Literal
 from headrace.models import (
     Answers,
     AnswerToScore,
+    AnthropicModels,
     Audit,
     CancelledRun,
     ChainDryRun,
@@ -702,9 +703,22 @@ def prometheus_get() -> Request[str]:
     return Request("GET", "/metrics", str)
 
 
-def models_list() -> Request[OpenAIModels]:
-    """Policies that can be asked. The runs whose policy a worker serves now, and the versions of each that can be asked for."""
-    return Request("GET", "/v1/models", OpenAIModels)
+def models_list(
+    *,
+    limit: int | None = None,
+    after_id: str | None = None,
+    before_id: str | None = None,
+    anthropic_version: str | None = None,
+) -> Request[OpenAIModels | AnthropicModels]:
+    """Policies that can be asked. The runs whose policy a worker serves now, and the versions of each that can be asked for. A
+    request with the header `anthropic-version` gets the list in the form of Anthropic's API."""
+    return Request(
+        "GET",
+        "/v1/models",
+        OpenAIModels | AnthropicModels,
+        query={"limit": limit, "after_id": after_id, "before_id": before_id},
+        header={"anthropic-version": anthropic_version},
+    )
 
 
 def chat_completions_create(*, body: PolicyChatRequest | dict[str, Any]) -> Request[OpenAIAnswer]:
@@ -1095,10 +1109,23 @@ def sessions_create(*, run: str, body: NewSession | dict[str, Any]) -> Request[O
     return Request("POST", "/v1/runs/{run}/sessions", OpenedSession, path={"run": run}, body=body)
 
 
-def session_models_list(*, session: str) -> Request[OpenAIModels]:
-    """The policy, as an OpenAI model. One model: the run's policy, in its newest version."""
+def session_models_list(
+    *,
+    session: str,
+    limit: int | None = None,
+    after_id: str | None = None,
+    before_id: str | None = None,
+    anthropic_version: str | None = None,
+) -> Request[OpenAIModels | AnthropicModels]:
+    """The policy, as an OpenAI model. One model: the run's policy, in its newest version. A request with the header
+    `anthropic-version` gets it in the form of Anthropic's API."""
     return Request(
-        "GET", "/v1/sessions/{session}/v1/models", OpenAIModels, path={"session": session}
+        "GET",
+        "/v1/sessions/{session}/v1/models",
+        OpenAIModels | AnthropicModels,
+        path={"session": session},
+        query={"limit": limit, "after_id": after_id, "before_id": before_id},
+        header={"anthropic-version": anthropic_version},
     )
 
 

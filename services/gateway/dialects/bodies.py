@@ -5,12 +5,14 @@ OpenAPI document.
 options.
 """
 
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from fastapi import Query
+from fastapi import Depends, Header, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from services.gateway.openai.bodies import OpenBody, example_of
+from services.gateway.openai.bodies import OpenAIModels, OpenBody, example_of
 from services.gateway.openai.errors import ANTHROPIC_TYPES
 
 Beta = Annotated[
@@ -18,6 +20,62 @@ Beta = Annotated[
     Query(alias="beta", description="Sent by Anthropic's client for what it calls beta. Ignored."),
 ]
 ASKED = [{"role": "user", "content": "2+2?"}]
+
+
+@dataclass(frozen=True)
+class ModelsAsked:
+    """A request for the list of models. The parameters are those of Anthropic's API."""
+
+    version: Annotated[
+        str | None, Header(alias="anthropic-version", description="Sent by Anthropic's clients.")
+    ] = None
+    limit: Annotated[int, Query(ge=1, le=1000, description="Most models of a page.")] = 1000
+    after_id: Annotated[str | None, Query(description="The last id of the page before.")] = None
+    before_id: Annotated[str | None, Query(description="The first id of the page behind.")] = None
+
+    def listed(self, names: dict[str, int]) -> "OpenAIModels | AnthropicModels":
+        """Return models, by name with their creation in Unix seconds, in the API's form."""
+        if self.version is None:
+            return OpenAIModels.named(names)
+        ids = [*names]
+        begin = ids.index(self.after_id) + 1 if self.after_id in names else 0
+        end = ids.index(self.before_id) if self.before_id in names else len(ids)
+        begin = max(begin, end - self.limit) if self.before_id else begin
+        page = ids[begin:end][: self.limit]
+        more = begin > 0 if self.before_id else begin + len(page) < len(ids)
+        return AnthropicModels.of({id: names[id] for id in page}, more)
+
+
+ModelsAskedDep = Annotated[ModelsAsked, Depends(ModelsAsked)]
+
+
+class AnthropicModel(BaseModel):
+    """A model as Anthropic's API lists it."""
+
+    id: str = Field(description="Its name.")
+    type: Literal["model"] = Field("model", description="`model`.")
+    display_name: str = Field(description="Its name.")
+    created_at: datetime = Field(description="When its run was submitted.")
+    lifecycle: Literal["active"] = Field("active", description="`active`.")
+
+
+class AnthropicModels(BaseModel):
+    """A page of models as Anthropic's API lists them."""
+
+    data: list[AnthropicModel] = Field(description="The models.")
+    has_more: bool = Field(description="Whether there is another page.")
+    first_id: str | None = Field(description="The first one's id.")
+    last_id: str | None = Field(description="The last one's id.")
+
+    @classmethod
+    def of(cls, names: dict[str, int], has_more: bool) -> "AnthropicModels":
+        """Return a page of models by name, each with its creation in Unix seconds."""
+        data = [
+            AnthropicModel(id=id, display_name=id, created_at=datetime.fromtimestamp(at, UTC))
+            for id, at in names.items()
+        ]
+        ids: list[str | None] = [*names] or [None]
+        return cls(data=data, has_more=has_more, first_id=ids[0], last_id=ids[-1])
 
 
 class CountRequest(OpenBody):

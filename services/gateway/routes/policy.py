@@ -21,10 +21,12 @@ from services.gateway.dialects.bodies import (
     ASKED,
     MESSAGES_ANSWERED,
     RESPONSES_ANSWERED,
+    AnthropicModels,
     Beta,
     CountAnswer,
     CountRequest,
     MessagesRequest,
+    ModelsAskedDep,
     ResponsesRequest,
     anthropic_errors,
 )
@@ -123,13 +125,16 @@ class PolicyMessagesRequest(MessagesRequest):
 
 
 @router.get("/v1/models", operation_id="models_list", summary="Policies that can be asked")
-async def models(deps: Deps, caller: CallerDep) -> OpenAIModels:
-    """The runs whose policy a worker serves now, and the versions of each that can be asked for."""
+async def models(
+    deps: Deps, caller: CallerDep, asked: ModelsAskedDep
+) -> OpenAIModels | AnthropicModels:
+    """The runs whose policy a worker serves now, and the versions of each that can be asked for. A
+    request with the header `anthropic-version` gets the list in the form of Anthropic's API."""
     every = await deps.store.runs.live()
     live = [run for run in every if run.kind == "rl" and caller.sees(run.project)]
     workers = await deps.store.workers.list() if live else []
     names = [(name, int(run.created)) for run in live for name in names_of(run, workers)]
-    return OpenAIModels.named(dict(names))
+    return asked.listed(dict(names))
 
 
 @router.post(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import anthropic
 import openai
 import pytest
 
@@ -90,7 +91,7 @@ def ask(client: openai.OpenAI, run: str, kind: str, **options: Any) -> Any:
 
 
 def test_open_calls_are_limited_and_a_client_that_goes_away_frees_its_place(
-    client: openai.OpenAI, submit: Any, redis_server: RedisServer
+    client: openai.OpenAI, gateway: GatewayProcess, submit: Any, redis_server: RedisServer
 ) -> None:
     run = submit().json()["id"]
     with pytest.raises(openai.InternalServerError, match="no worker serves it yet") as early:
@@ -101,6 +102,8 @@ def test_open_calls_are_limited_and_a_client_that_goes_away_frees_its_place(
     try:
         eventually(lambda: [model.id for model in client.models.list()] == [run, f"{run}@3"])
         assert ask(client, run, "quick").choices[0].message.content == "done"
+        anthropics = anthropic.Anthropic(base_url=gateway.url, api_key=gateway.key)
+        assert [model.id for model in anthropics.models.list(limit=1)] == [run, f"{run}@3"]
         with pytest.raises(openai.APIError, match="the worker stops"):
             list(ask(client, run, "broken", stream=True))
         with pytest.raises(openai.InternalServerError, match="the worker stops"):

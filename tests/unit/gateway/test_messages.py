@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import anthropic
+import httpx2
 import pytest
 from anthropic.types import Message, ToolUseBlock
 
 from services.contracts.policy_calls import Failure, Piece
+from services.gateway.dialects.bodies import AnthropicModels, ModelsAsked
 from services.gateway.dialects.messages_answers import MessagesWriter
 from services.gateway.dialects.messages_requests import chat_body, messages_request
+from services.gateway.openai.bodies import OpenAIModels
 from services.gateway.openai.errors import SessionProblem, over
 from tests.unit.gateway.dialect_clients import Policy, piece
 from tests.unit.gateway.session_calls import SAMPLING
@@ -298,3 +301,27 @@ def test_an_error_has_anthropics_type_of_its_status(status: int, type: str) -> N
         assert json.loads(bytes(response.body)) == document
     assert "type" not in json.loads(bytes(SessionProblem(status, "no").response("/v1/x").body))
     assert over("stale").response("/v1/messages").headers["x-should-retry"] == "false"
+
+
+def test_models_are_listed_in_anthropics_form_for_its_clients_page_by_page() -> None:
+    names = {f"run@{step}": 1_700_000_000 for step in range(5)}
+
+    def page(request: httpx2.Request) -> httpx2.Response:
+        ends = {name: request.url.params.get(name) for name in ("after_id", "before_id")}
+        asked = ModelsAsked(
+            request.headers["anthropic-version"], int(request.url.params["limit"]), **ends
+        )
+        return httpx2.Response(200, text=asked.listed(names).model_dump_json())
+
+    client = anthropic.Anthropic(
+        api_key="k",
+        http_client=httpx2.Client(transport=httpx2.MockTransport(page)),
+        _strict_response_validation=True,
+    )
+    assert [model.id for model in client.models.list(limit=2)] == [*names]
+    before = client.models.list(limit=2, before_id="run@3")
+    assert ([model.id for model in before.data], before.has_more) == (["run@1", "run@2"], True)
+    assert ModelsAsked().listed(names) == OpenAIModels.named(names)
+    nothing = ModelsAsked("2023-06-01").listed({})
+    assert isinstance(nothing, AnthropicModels)
+    assert (nothing.data, nothing.first_id, nothing.has_more) == ([], None, False)

@@ -12,10 +12,12 @@ from services.contracts.sessions import SessionName, is_live, parse_session_id
 from services.gateway.dependencies import Deps, find_run
 from services.gateway.dialects.bodies import (
     MESSAGES_ANSWERED,
+    AnthropicModels,
     Beta,
     CountAnswer,
     CountRequest,
     MessagesRequest,
+    ModelsAskedDep,
     anthropic_errors,
 )
 from services.gateway.dialects.messages_requests import chat_body, messages_request
@@ -83,11 +85,14 @@ Session = Annotated[SessionName, Depends(_named)]
 @router.get(
     "/v1/models", operation_id="session_models_list", summary="The policy, as an OpenAI model"
 )
-async def models(deps: Deps, session: Session) -> OpenAIModels:
-    """One model: the run's policy, in its newest version."""
+async def models(
+    deps: Deps, session: Session, asked: ModelsAskedDep
+) -> OpenAIModels | AnthropicModels:
+    """One model: the run's policy, in its newest version. A request with the header
+    `anthropic-version` gets it in the form of Anthropic's API."""
     if reason := await deps.store.agent_sessions.over(*session):
         raise over(reason)
-    return OpenAIModels.named({session.run: 0})
+    return asked.listed({session.run: 0})
 
 
 @router.post(
