@@ -17,7 +17,7 @@ import msgspec
 
 from rollout.aio import together
 from rollout.text.answer_text import before_stop
-from rollout.text.chat_rendering import UnreadVariable, opening, text_tokens
+from rollout.text.chat_rendering import UnusableParameter, opening, text_tokens
 from rollout.vllm.client.connection import VLLMUnavailable
 from rollout.vllm.client.policy_client import RequestRefused
 from rollout.vllm.client.response import SERVED_NAME
@@ -88,7 +88,7 @@ class Answering:
         try:
             prompts = [await self._prompt(each) for each in _calls(asked)]
         except ValueError as error:
-            param = error.param if isinstance(error, UnreadVariable) else param
+            param = error.param if isinstance(error, UnusableParameter) else param
             raise NotAnswered(HTTPStatus.BAD_REQUEST, f"{param}: {error}", param) from error
         if asked.count:
             say(Piece(finish_reason="stop", prompt_tokens=len(prompts[0])))
@@ -196,9 +196,10 @@ class Answering:
                 return call.prompt
             return await text_tokens(call.prompt, context.tokenizer)
         if call.tools and not self._tools:
-            raise ValueError(
+            raise UnusableParameter(
+                "tools",
                 "this run has no parser for the model's tool calls: leave `tools` out, or submit a "
-                f"run with {TOOL_PARSER_OPTIONS}"
+                f"run with {TOOL_PARSER_OPTIONS}",
             )
         if context.config.data.chat_template == "none" and not call.variables:
             plain = [{**message, "content": text_of(message)} for message in call.messages]

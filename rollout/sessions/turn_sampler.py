@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rollout.text.answer_text import before_stop, text_of
-from rollout.text.chat_rendering import UnreadVariable, added, opening, text_tokens, tokens
+from rollout.text.chat_rendering import UnusableParameter, added, opening, text_tokens, tokens
 from rollout.vllm.client.policy_client import RequestRefused
 from rollout.vllm.client.response import Sample, sampling_params
 from rollout.work.group_assembly import oldest_tag
@@ -30,8 +30,7 @@ from services.contracts.sessions import (
 from services.contracts.weights import parse_version_tag
 
 NO_PARSER = (
-    "tools: this run has no parser for the model's tool calls: submit it with "
-    f"{TOOL_PARSER_OPTIONS}"
+    f"this run has no parser for the model's tool calls: submit it with {TOOL_PARSER_OPTIONS}"
 )
 
 
@@ -61,7 +60,7 @@ class TurnSampler:
         begins = tokens_of(earlier)
         try:
             kept, new = await self._prompt(call, earlier, begins)
-        except UnreadVariable as error:
+        except UnusableParameter as error:
             raise Refused(f"{error.param}: {error}", param=error.param) from error
         except ValueError as error:
             at = "messages" if call.kind == "chat" else "prompt"
@@ -126,7 +125,7 @@ class TurnSampler:
                 return await text_tokens(new_text, context.tokenizer)
             return await tokens(new_text, context.tokenizer, add_special_tokens=False)
         if call.tools and not self._tools:
-            raise Refused(NO_PARSER, param="tools")
+            raise UnusableParameter("tools", NO_PARSER)
         if not earlier:
             return await opening(call.messages, call.tools, context.tokenizer, call.variables)
         last = earlier[-1].sampled.tolist()

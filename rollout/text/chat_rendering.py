@@ -39,15 +39,23 @@ _UNUSUAL = re.compile(r"[^\w.:-]")
 _known: WeakKeyDictionary[TokenizerLike, dict[str, tuple[int, int]]] = WeakKeyDictionary()
 
 
-class UnreadVariable(ValueError):
+class UnusableParameter(ValueError):
+    """A parameter of a request that its run cannot use."""
+
+    def __init__(self, param: str, reason: str) -> None:
+        super().__init__(reason)
+        self.param = param
+
+
+class UnreadVariable(UnusableParameter):
     """A variable that the chat template does not mention."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
+            name if name == "reasoning_effort" else "chat_template_kwargs",
             f"the model's chat template does not mention {name}, so it would change nothing: leave "
-            "it out"
+            "it out",
         )
-        self.param = name if name == "reasoning_effort" else "chat_template_kwargs"
 
 
 async def tokens(text: str, tokenizer: TokenizerLike, **options: Any) -> list[int]:

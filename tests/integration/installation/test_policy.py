@@ -122,7 +122,7 @@ def test_what_cannot_be_asked_is_refused_with_the_way_out(
         ask(n=1000)
     with pytest.raises(openai.BadRequestError, match="HEADRACE_POLICY_MAX_TOKENS"):
         ask(max_tokens=1_000_000)
-    with pytest.raises(openai.BadRequestError, match="no parser for the model's tool calls"):
+    with pytest.raises(openai.BadRequestError, match="tools: this run has no parser"):
         ask(tools=[{"type": "function", "function": {"name": "add", "parameters": {}}}])
     long: list[Any] = [{"role": "user", "content": "1+" * 5000}]
     with pytest.raises(openai.BadRequestError, match="prompt is too long") as full:
