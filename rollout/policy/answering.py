@@ -8,7 +8,7 @@ it.
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -28,6 +28,7 @@ from rollout.work.run_context import RunContext
 from services.contracts.config.vllm import TOOL_PARSER_OPTIONS
 from services.contracts.policy_calls import Failure, Piece, PolicyCall, TokenScore
 from services.contracts.rows.rendering import plain_text
+from services.contracts.rows.template_limits import noted
 from services.contracts.sessions import Call, text_of
 from services.contracts.weights import parse_version_tag
 
@@ -85,8 +86,10 @@ class Answering:
         say(Piece(version=await self._served()))
         self._check_live(asked)
         param = "messages" if call.kind == "chat" else "prompt"
+        note = self._context.template_note
         try:
-            prompts = [await self._prompt(each) for each in _calls(asked)]
+            with nullcontext() if note is None else noted(note):
+                prompts = [await self._prompt(each) for each in _calls(asked)]
         except ValueError as error:
             param = error.param if isinstance(error, UnusableParameter) else param
             raise NotAnswered(HTTPStatus.BAD_REQUEST, f"{param}: {error}", param) from error

@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from http import HTTPStatus
+from pathlib import Path
 from typing import cast
 
 from redis.exceptions import RedisError
@@ -35,6 +36,7 @@ from services.contracts.events import EventKind
 from services.contracts.policy_calls import Failure
 from services.contracts.records import RunRecord, WorkerRecord
 from services.contracts.rows.rendering import use_template
+from services.contracts.rows.template_limits import check_noted
 from services.contracts.schema import SchemaMismatch
 from services.contracts.served_models import ModelDemand
 from services.models import check_folder
@@ -174,12 +176,17 @@ class ModelServer:
         run = await parts.store.runs.get(demand.run)
         if run is None:
             raise FileNotFoundError(f"there is no run {demand.run} any more")
+        # A template that ended a worker would end this one, too.
+        check_noted(self._note(run.id))
         config = served_config(run, parts.settings.trust_remote_code, parts.settings.serving_only)
         files = await served_files(parts.volume, demand)
         try:
             return await self._started(demand, run, config, files, trains)
         finally:
             forget_converted(parts.volume, files.manifest)
+
+    def _note(self, run: str) -> Path:
+        return self._parts.settings.data / f"cache/templates/{run}.txt"
 
     async def _started(
         self,
@@ -214,6 +221,7 @@ class ModelServer:
         follower = parts.follower(config, served, folder, events, lambda: None, distrust)
         await follower.pin(manifest, back=True)
         context = await parts.context(config, served[0], folder, tokenizer, follower, events)
+        context.template_note = self._note(run.id)
         model = ServedModel(demand, context, parts.store)
         try:
             pinned = asyncio.create_task(follower.until_pinned())
@@ -255,6 +263,7 @@ class ModelServer:
             return None
         follower = cast(WeightFollower, FixedAdapter(manifest))
         context = await parts.context(config, served[0], folder, tokenizer, follower, events)
+        context.template_note = self._note(demand.run)
         context.adapter = str(parts.volume.path(demand.directory))
         await _probe(context)
         log.info("adapter served", model=demand.model, others=len(self._models))

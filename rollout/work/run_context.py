@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from rollout.episodes import Episode
 from rollout.rewards.client import RewardClient
@@ -42,6 +43,9 @@ class RunContext:
     """The teacher, if it is a server. Any other teacher is a model of the learner."""
     evaluation_only: bool = False
     """Whether this worker only evaluates."""
+    template_note: Path | None = None
+    """A file that says that the run's chat template ended a worker. None: the worker's supervisor
+    has it."""
     adapter: str = ""
     """The folder of the adapter that calls of the policy name; empty: the policy itself."""
 

@@ -95,7 +95,9 @@ def test_a_damaged_checkpoint_is_named_and_its_model_deleted(
     assert damaged.value.code == "checkpoint_unusable"
 
     jobs = client.with_options(base_url=f"{installation.stack.gateway_url}/openai/v1")
-    (name,) = (model.id for model in jobs.models.list() if model.id.endswith(f":{run}"))
+    (name,) = (
+        model.id for model in jobs.models.list() if model.id.startswith("ft:") and run in model.id
+    )
     assert jobs.models.retrieve(f"{name}:ckpt-step-1").id == f"{name}:ckpt-step-1"
     permissions = jobs.fine_tuning.checkpoints.permissions
     (made,) = permissions.create(name, project_ids=["support"])

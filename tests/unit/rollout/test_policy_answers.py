@@ -35,11 +35,13 @@ class Policy:
     def __init__(self, *answers: list[Delta] | None) -> None:
         self.answers = list(answers)
         self.asked: list[tuple[list[int], dict[str, Any], int]] = []
+        self.models: list[str] = []
 
     async def stream(
         self, token_ids: list[int], sampling: dict[str, Any], priority: int, model: str
     ) -> AsyncGenerator[Delta, None]:
         self.asked.append((token_ids, sampling, priority))
+        self.models.append(model)
         answer = self.answers.pop(0)
         if answer is None:
             await asyncio.Event().wait()
@@ -53,7 +55,11 @@ def together(pieces: list[Piece]) -> Piece:
 
 
 def said_by(
-    policy: Policy, version: int | None = None, options: dict[str, Any] | None = None, **call: Any
+    policy: Policy,
+    version: int | None = None,
+    options: dict[str, Any] | None = None,
+    adapter: str = "",
+    **call: Any,
 ) -> list[Piece]:
     live = SimpleNamespace(tag="a:3", version=3)
 
@@ -69,7 +75,8 @@ def said_by(
         context=12,
         vocabulary=None,
         worker="w",
-        adapter="",
+        adapter=adapter,
+        template_note=None,
     )
     kind: dict[str, Any] = {"kind": "completions", "prompt": "1+1", **call}
     asked = PolicyCall(call=Call(**kind), version=version, max_tokens=100, **options or {})
@@ -93,6 +100,12 @@ def test_an_answer_comes_in_pieces_and_ends_with_its_length() -> None:
 def test_the_last_piece_has_the_stop_text_that_ended_the_answer() -> None:
     policy = Policy([Delta("2", ids("2", "+"), "stop", [("a:3", 0, 2)], "+")])
     assert together(said_by(policy, stop=["+"])).stop == "+"
+
+
+def test_a_call_of_an_adapter_names_its_folder_and_no_version_ends_it() -> None:
+    policy = Policy([Delta("2", ids("2"), "stop", [("a:9", 0, 1)])])
+    assert together(said_by(policy, version=3, adapter="/data/step-3")).finish_reason == "stop"
+    assert policy.models == ["/data/step-3"]
 
 
 def test_the_form_of_an_answer_goes_to_vllm() -> None:
