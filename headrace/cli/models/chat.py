@@ -120,7 +120,7 @@ def _ask_policy(
             messages = conversation(asked, options, no_template)
             body = {"model": model, "messages": messages, "stream": True, **sampling}
             answer, version, ending = "", model, None
-            for chunk in _once_loaded(api, body):
+            for chunk in once_loaded(api, body):
                 version = chunk["model"]
                 choice = chunk["choices"][0]
                 text, ending = choice["delta"].get("content") or "", choice.get("finish_reason")
@@ -154,7 +154,7 @@ def _may_be_served(api: "Gateway", pool: str) -> bool:
     )
 
 
-def _once_loaded(api: "Gateway", body: dict[str, Any]) -> Iterator[Any]:
+def once_loaded(api: "Gateway", body: dict[str, Any]) -> Iterator[Any]:
     """Yield the parts of an answer. Wait while a worker loads the model, and say so."""
     from headrace.cli.client import Away
 

@@ -5,11 +5,14 @@ from typing import Any
 
 import pytest
 
+from headrace.cli.client import Away
+from headrace.cli.models import chat
 from headrace.cli.models.chat import conversation, prompt_options, template_note
 from headrace.cli.options import run_and_step
 from headrace.cli.output import CliError, size
 from headrace.cli.runs.overrides import overrides_from
 from headrace.cli.runs.submit import run_request
+from headrace.cli.workers import served
 from headrace.wording import duration
 from services.cli.models.checkpoints import checkpoint_of
 
@@ -261,6 +264,32 @@ def test_chat_takes_a_run_and_a_step() -> None:
     assert [run_and_step(model) for model in named] == [
         ("r", None), ("r", 12), ("r", None), ("me@home", None), ("@3", None)
     ]  # fmt: skip
+
+
+def test_chat_waits_while_a_worker_loads_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    loads = Away("worker w loads r@4; about 3 s")
+    loads.retry_seconds = 3.0
+    answers: list[Any] = [loads, loads, ["4"], Away("Redis is away")]
+    waited: list[float] = []
+    monkeypatch.setattr("time.sleep", waited.append)
+
+    class Api:
+        def parts(self, path: str, json: dict[str, Any]) -> list[str]:
+            answer = answers.pop(0)
+            if isinstance(answer, Away):
+                raise answer
+            return list(answer)
+
+    api: Any = Api()
+    assert list(chat.once_loaded(api, {})) == ["4"]
+    assert waited == [3.0, 3.0]
+    with pytest.raises(Away, match="Redis is away"):
+        list(chat.once_loaded(api, {}))
+
+
+def test_the_list_of_workers_names_the_models_that_they_serve() -> None:
+    assert served({"models": ["r@4", "r@2"], "loading": "x@1"}) == "r@4, r@2, x@1 (loading)"
+    assert served({}) == ""
 
 
 def test_chat_prints_no_note_for_a_run_with_unchanged_prompts() -> None:
