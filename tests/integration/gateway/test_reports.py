@@ -91,7 +91,7 @@ def test_a_run_that_ended_has_a_report_once_and_a_failed_report_is_a_warning_of_
     assert f"({going})" in compared
     assert f"({going})" not in page.read_text()
     assert api.get(f"/v1/runs/{reported}/report?against=nowhere").status_code == 404
-    assert "sandbox" in shown.headers["content-security-policy"]
+    assert "frame-ancestors 'self'; sandbox" in shown.headers["content-security-policy"]
     assert api.get(f"/v1/runs/{broken}/report").status_code == 409
     nothing = api.get(f"/v1/runs/{empty}/report")
     assert nothing.status_code == 409
