@@ -62,7 +62,7 @@ class Heartbeat:
                     )
                 await self.send()
                 if self._settings.alive_file is not None:
-                    self._settings.alive_file.touch()
+                    self._settings.alive_file.write_text(f"{self._record.state}\n")
             except (RedisError, OSError):
                 pass
             except Exception as error:

@@ -151,8 +151,8 @@ class Settings(BaseSettings):
     )
     alive_file: Path | None = Field(
         None,
-        description="A file that a rollout worker or learner touches every few seconds while it "
-        "can reach Redis, for health checks of containers.",
+        description="A file that a rollout worker or learner writes every few seconds while it "
+        "can reach Redis, for health checks of containers. A worker's has its state.",
     )
 
     @classmethod

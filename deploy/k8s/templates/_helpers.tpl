@@ -107,6 +107,9 @@ capabilities: {drop: [ALL]}
 {{- end }}
 
 {{- define "headrace.placed" -}}
+{{- with .runtimeClassName }}
+runtimeClassName: {{ . }}
+{{- end }}
 {{- with .nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -131,4 +134,9 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- if not (hasKey . "HEADRACE_WORKERS") }}
 - {name: HEADRACE_WORKERS, valueFrom: {resourceFieldRef: {resource: requests.cpu}}}
 {{- end }}
+{{- end }}
+
+{{/* The components that are workers, as `rollout spot serving`. */}}
+{{- define "headrace.workerComponents" -}}
+rollout{{ if .Values.spot.replicas }} spot{{ end }}{{ if .Values.serving.replicas }} serving{{ end }}
 {{- end }}

@@ -11,15 +11,25 @@ import helm_python
 import pytest
 import redis
 import yaml
+from torch.distributed.run import get_args_parser
 
-from deploy.chart_lint import CHART, problems, rendered, values_files
+from deploy.chart_lint import (
+    CHART,
+    golden,
+    golden_name,
+    pod_template,
+    problems,
+    rendered,
+    values_files,
+)
 from headrace.death_signal import die_with
 from services.launch.redis import bundled_server
 from services.store import Store
 from tests.ports import own_ports
 
 EVERYTHING = CHART / "ci" / "everything.yaml"
-WORKLOADS = ("Deployment", "StatefulSet", "Job")
+WORKLOADS = ("Deployment", "StatefulSet", "Job", "JobSet", "TrainingRuntime")
+GOLDEN = Path(__file__).parent / "golden"
 
 Manifest = dict[str, Any]
 
@@ -36,15 +46,159 @@ def of_kind(kind: str, values: Path | None = None) -> dict[str, Manifest]:
 def pods(values: Path | None) -> Iterator[tuple[str, Manifest]]:
     for manifest in rendered(values):
         if manifest["kind"] in WORKLOADS:
-            yield manifest["metadata"]["name"], manifest["spec"]["template"]["spec"]
+            template = pod_template(manifest) or manifest["spec"]["template"]
+            yield manifest["metadata"]["name"], template["spec"]
 
 
 def environment(container: Manifest) -> dict[str, Any]:
     return {one["name"]: one.get("value", one.get("valueFrom")) for one in container["env"]}
 
 
+def learner(values: Path | None) -> Manifest:
+    """The pod of the learner."""
+    (pod,) = [pod for name, pod in pods(values) if "-learner-" in name]
+    return pod
+
+
 def test_the_chart_lints_and_fits_kubernetes_schemas() -> None:
     assert list(problems()) == []
+
+
+@pytest.mark.parametrize("values", values_files(), ids=golden_name)
+def test_the_chart_renders_as_its_golden_files_say(values: Path | None) -> None:
+    assert golden(values) == (GOLDEN / golden_name(values)).read_text(), (
+        "if the change is meant: .venv/bin/python -m deploy.chart_lint tests/unit/deploy/golden"
+    )
+
+
+def test_one_node_has_a_supervisor_and_several_have_torchrun() -> None:
+    (alone,) = learner(None)["containers"]
+    assert alone["args"] == ["python", "-m", "learner"]
+    assert environment(alone)["HEADRACE_RANKS"] == "gpu"
+
+    pod, (name,) = learner(EVERYTHING), of_kind("Job", EVERYTHING)
+    (container,) = pod["containers"]
+    options = dict(arg.split("=") for arg in container["args"] if "=" in arg)
+    service = of_kind("Service", EVERYTHING)[pod["subdomain"].removeprefix("headrace-")]
+    assert options == {
+        "--nnodes": "4",
+        "--nproc-per-node": "8",
+        "--node-rank": "$(JOB_COMPLETION_INDEX)",
+        "--master-addr": f"headrace-{name}-0.{service['metadata']['name']}",
+        "--master-port": "29500",
+        "--shutdown-timeout": "585",
+    }
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["publishNotReadyAddresses"] is True
+    # torchrun tells the ranks how many there are.
+    assert "HEADRACE_RANKS" not in environment(container)
+
+
+def test_torchrun_takes_the_charts_options_and_those_of_kubeflow_trainer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # What the controller of a TrainJob sets.
+    monkeypatch.setenv("PET_NODE_RANK", "1")
+    monkeypatch.setenv("PET_MASTER_ADDR", "x-node-0-0.x")
+    monkeypatch.setenv("PET_MASTER_PORT", "29400")
+    monkeypatch.setenv("PET_NPROC_PER_NODE", "auto")
+    for values in ("everything", "jobset", "trainjob"):
+        (container,) = learner(CHART / "ci" / f"{values}.yaml")["containers"]
+        command, *arguments = container["args"]
+        assert command == "torchrun"
+        given = [argument.replace("$(JOB_COMPLETION_INDEX)", "1") for argument in arguments]
+        parsed = get_args_parser().parse_args(given)
+        assert (parsed.module, parsed.training_script) == (True, "learner")
+        assert (parsed.node_rank, parsed.rdzv_backend, parsed.shutdown_timeout) == (
+            1,
+            "static",
+            585,
+        )
+        assert (parsed.nnodes, parsed.nproc_per_node) == {
+            "everything": ("4", "8"),
+            "jobset": ("2", "4"),
+            "trainjob": ("2", "4"),
+        }[values]
+        assert parsed.master_addr.count("-0.") == 1 or parsed.master_addr == "x-node-0-0.x"
+
+
+def test_a_learner_in_a_queue_is_a_jobset_or_a_trainjob() -> None:
+    jobset = CHART / "ci" / "jobset.yaml"
+    ((name, made),) = of_kind("JobSet", jobset).items()
+    assert made["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpus"
+    (container,) = learner(jobset)["containers"]
+    assert f"--master-addr=headrace-{name}-node-0-0.headrace-learner" in container["args"]
+    assert made["spec"]["network"]["subdomain"] == "headrace-learner"
+
+    trainjob = CHART / "ci" / "trainjob.yaml"
+    ((name, made),) = of_kind("TrainJob", trainjob).items()
+    assert made["spec"]["runtimeRef"]["name"] == f"headrace-{name}"
+    runtime = of_kind("TrainingRuntime", trainjob)[name]
+    assert runtime["spec"]["mlPolicy"] == {"numNodes": 2, "torch": {}}
+    (container,) = learner(trainjob)["containers"]
+    # The controller gives this container the address of the first pod.
+    assert container["name"] == "node"
+    assert not any("master" in arg or "rank" in arg for arg in container["args"])
+
+
+def test_a_pod_of_a_jobset_has_a_name_that_dns_takes(tmp_path: Path) -> None:
+    files = helm_python.Chart.load(CHART).render(
+        {"learner": {"kind": "JobSet", "nodes": 1000}}, name="h" * 50, namespace="rl"
+    )
+    documents = [yaml.safe_load(text) for path, text in files.items() if "learner" in path]
+    assert len(f"{documents[0]['metadata']['name']}-node-0-999") <= 63
+
+
+def test_another_kind_of_learner_is_refused(tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text("learner: {kind: Deployment}\n")
+    with pytest.raises(helm_python.HelmRenderError, match="it may be Job, JobSet or TrainJob"):
+        rendered(values)
+
+
+def test_workers_of_each_kind_are_reached_by_the_others_and_have_their_class() -> None:
+    values = CHART / "four-nodes.yaml"
+    workers = of_kind("Deployment", values)
+    assert workers["rollout"]["spec"]["replicas"] == 8
+    assert workers["spot"]["spec"]["replicas"] == 4
+    spot = workers["spot"]["spec"]["template"]["spec"]
+    (container,) = spot["containers"]
+    assert environment(container)["HEADRACE_WORKER_CLASS"] == "spot"
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == 2
+    assert (spot["terminationGracePeriodSeconds"], len(spot["tolerations"])) == (25, 2)
+    for component in ("redis", "reward", "rollout", "spot"):
+        rules = of_kind("NetworkPolicy", values)[component]["spec"]["ingress"]
+        allowed = [
+            peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"]
+            for peer in rules[0]["from"]
+        ]
+        assert {"rollout", "spot"} <= set(allowed), component
+    assert "spot" in of_kind("PodDisruptionBudget", values)
+
+    serving = of_kind("Deployment", CHART / "ci" / "jobset.yaml")["serving"]
+    (container,) = serving["spec"]["template"]["spec"]["containers"]
+    assert environment(container)["HEADRACE_SERVING_ONLY"] == "true"
+    assert serving["spec"]["replicas"] == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "ready"), [("generating", True), ("idle", True), ("starting", False)]
+)
+def test_a_worker_is_ready_once_its_vllm_has_loaded_the_model(
+    tmp_path: Path, state: str, ready: bool
+) -> None:
+    (container,) = of_kind("Deployment")["rollout"]["spec"]["template"]["spec"]["containers"]
+
+    def passes(probe: str) -> bool:
+        command = container[probe]["exec"]["command"]
+        alive = {**os.environ, "HEADRACE_ALIVE_FILE": str(tmp_path / "alive")}
+        return subprocess.run(command, env=alive, stderr=subprocess.DEVNULL).returncode == 0
+
+    assert not passes("startupProbe")
+    (tmp_path / "alive").write_text(f"{state}\n")
+    assert passes("startupProbe")
+    assert passes("livenessProbe")
+    assert passes("readinessProbe") is ready
 
 
 @pytest.mark.parametrize("values", values_files(), ids=lambda p: p.stem if p else "defaults")
