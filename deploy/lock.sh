@@ -24,11 +24,11 @@ places=()
 [ -n "${PIP_EXTRA_INDEX_URL:-}" ] &&
     places+=(--extra-index-url "$PIP_EXTRA_INDEX_URL" --index-strategy unsafe-best-match)
 
-# compile NAME FLAG...: resolves into $scratch/NAME.txt
+# compile NAME FLAG...: resolves into $scratch/NAME.txt, for the Python of Debian 12: some packages ask for 3.11.5
 compile() {
     local name=$1
     shift
-    "$uv" pip compile pyproject.toml --no-emit-package headrace --quiet --python-version 3.11 \
+    "$uv" pip compile pyproject.toml --no-emit-package headrace --quiet --python-version 3.11.2 \
         --python-platform x86_64-manylinux_2_28 --no-annotate --no-header "$@" \
         --output-file "$scratch/$name.txt" >/dev/null
 }

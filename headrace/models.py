@@ -2754,6 +2754,19 @@ class RunSummary(Model):
     """Size of its files on the data volume, at most half a minute old; null: not measured."""
 
 
+class SamplePrice(Model):
+    """What the samples of a run cost, by the GPUs that work on it."""
+
+    per_1000_samples: float
+    """Price of 1,000 trained samples."""
+    per_hour: float
+    """Price of an hour of these GPUs."""
+    currency: str
+    """As the operator writes it; may be empty."""
+    gpus: dict[str, int]
+    """How many GPUs, by their workers' class, or else by their name."""
+
+
 class SampledAnswer(Model):
     """One completion with what it earned."""
 
@@ -3261,6 +3274,8 @@ class Why(Model):
     """Seconds since each worker's heartbeat; after 5 it does not count as alive."""
     remarks: list[Remark]
     """The newest warnings and errors, newest first."""
+    cost: SamplePrice | None = None
+    """What samples cost at the rate of the last step, by `HEADRACE_GPU_HOUR_PRICE` and the GPUs that work on the run now; null: no price is set, there is no GPU, or no step goes on."""
 
 
 class WorkerData(Model):

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from services.contracts.events import Event
+from services.contracts.prices import SamplePrice
 from services.contracts.records import SILENT, RunRecord, RunState, WorkerRecord
 
 CUT = 0.5
@@ -161,6 +162,12 @@ class Why(BaseModel):
         description="Seconds since each worker's heartbeat; after 5 it does not count as alive."
     )
     remarks: list[Remark] = Field(description="The newest warnings and errors, newest first.")
+    cost: SamplePrice | None = Field(
+        None,
+        description="What samples cost at the rate of the last step, by `HEADRACE_GPU_HOUR_PRICE` "
+        "and the GPUs that work on the run now; null: no price is set, there is no GPU, or no step "
+        "goes on.",
+    )
 
 
 @dataclass(frozen=True)

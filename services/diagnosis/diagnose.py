@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from headrace.config_keys import agents_lease
 from headrace.wording import on_request
 from services.contracts.events import Event
+from services.contracts.prices import Prices, SamplePrice, gpus_at_work
 from services.contracts.records import RunState
 from services.contracts.why import Remark, Situation, Why, all_zero
 from services.diagnosis.groups import missing_groups, traffic_words
@@ -29,7 +30,7 @@ MORE_AGENTS = (
 )
 
 
-def diagnose(now: Situation) -> Why:
+def diagnose(now: Situation, prices: Prices | None = None) -> Why:
     cause, words = _verdict(now)
     run, step = now.run, now.last("step", "progress")
     return Why(
@@ -50,7 +51,19 @@ def diagnose(now: Situation) -> Why:
         workers=now.workers,
         heard={worker.id: round(now.heard(worker), 1) for worker in now.workers},
         remarks=sorted(_remarks(now), key=lambda remark: remark.seconds_ago)[:REMARKS],
+        cost=None if prices is None else _cost(now, prices),
     )
+
+
+def _cost(now: Situation, prices: Prices) -> SamplePrice | None:
+    step, run = now.last("step"), now.run
+    if step is None or run.state is not RunState.RUNNING:
+        return None
+    ours = [worker for worker in now.alive if worker.run == run.id]
+    gpus = gpus_at_work(
+        run.computation, [(w.worker_class, {d.uuid: d.name for d in w.devices}) for w in ours]
+    )
+    return prices.of_samples(gpus, float(step.data.get("throughput/samples_per_second") or 0.0))
 
 
 def _verdict(now: Situation) -> Verdict:

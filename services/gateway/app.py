@@ -143,7 +143,7 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
                 Followers(store),
                 LiveStream(store, index, details.of),
                 Bandwidth(settings.file_bandwidth_mbit),
-                Reports(store, volume),
+                Reports(store, volume, settings.gpu_hour_price),
                 turns := Turns(store),
                 Responses(store, turns),
                 Payloads(store, place_of(settings)),

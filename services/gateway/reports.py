@@ -52,7 +52,9 @@ class ReportFailed(RuntimeError):
 class Reports:
     """Writes reports, one at a time."""
 
-    def __init__(self, store: Store, volume: Volume) -> None:
+    def __init__(self, store: Store, volume: Volume, prices: str = "") -> None:
+        """`prices`: `GatewaySettings.gpu_hour_price`."""
+        self._prices = prices
         self._store = store
         self._volume = volume
         self._writing = asyncio.Lock()
@@ -160,7 +162,7 @@ class Reports:
             chain = view.model_dump(mode="json")
         jobs = [await self._run(run, step) for step, run in runs.items()]
         jobs += [await self._run(against, "")] if against else []
-        return Job(str(page), jobs, version("headrace"), time.time(), chain)
+        return Job(str(page), jobs, version("headrace"), time.time(), self._prices, chain)
 
     async def _runs_of(self, record: RunRecord | ChainRecord) -> dict[str, RunRecord]:
         """Return the readable runs of a chain by the names of its steps, or the run itself if it

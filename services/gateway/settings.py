@@ -7,6 +7,7 @@ from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from services.contracts.config.tracking import TRACKERS
+from services.contracts.prices import Prices
 from services.settings import FILE_BANDWIDTH, Settings
 
 GIB = 1 << 30
@@ -35,6 +36,12 @@ class GatewaySettings(Settings):
         "requests have 1 MiB.",
     )
     file_bandwidth_mbit: float | None = FILE_BANDWIDTH
+    gpu_hour_price: str = Field(
+        "",
+        description="What an hour of a GPU costs, such as `2.50 USD`. Classes of workers "
+        "(HEADRACE_WORKER_CLASS) and kinds of GPUs may have prices of their own: `2.50 USD,spot="
+        "0.90,NVIDIA L4=0.70`. `headrace why` and reports say what 1,000 trained samples cost.",
+    )
     allowed_hosts: str = Field(
         "",
         description="Names by which browsers reach the page, with commas between them. Addresses, "
@@ -90,6 +97,13 @@ class GatewaySettings(Settings):
         names = _listed(value)
         if wrong := sorted(names - {*TRACKERS}):
             raise ValueError(f"{wrong[0]!r} is no tracker: known are {', '.join(TRACKERS)}")
+        return value
+
+    @field_validator("gpu_hour_price")
+    @classmethod
+    def _is_price(cls, value: str) -> str:
+        if value:
+            Prices.parse(value)
         return value
 
     @property

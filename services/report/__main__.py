@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from services.contracts.evaluation import EvaluationRecord
+from services.contracts.prices import Prices
 from services.evaluations import DamagedAnswers, folder_of, measured, results
 from services.evaluations.comparison import Comparison, compare
 from services.report.chain_sections import chain_sections
@@ -73,6 +74,7 @@ def facts_of(run: JobRun, job: Job) -> Facts:
         recipe=run.recipe,
         paired=list(paired(files)),
         version=job.version,
+        prices=Prices.parse(job.prices) if job.prices else None,
         made=job.made,
     )
 

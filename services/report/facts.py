@@ -7,6 +7,7 @@ from typing import Any
 
 from headrace.config_keys import dataset_names, with_value
 from services.contracts.config import ConfigError, parse_config
+from services.contracts.prices import Prices, SamplePrice, gpus_at_work
 from services.evaluations.comparison import Comparison
 
 Row = Mapping[str, Any]
@@ -42,6 +43,7 @@ class Facts:
     """The version of Headrace."""
     made: float = 0.0
     """Unix time of the report."""
+    prices: Prices | None = None
 
     @property
     def title(self) -> str:
@@ -68,6 +70,27 @@ class Facts:
         how = self.record.get("computation") or {}
         learner = re.match(r"(\d+) × (?!rank)", how.get("device", ""))
         return int(learner[1]) if learner else 0, len(self.devices), "gpu" in how
+
+    @property
+    def sample_price(self) -> SamplePrice | None:
+        """What samples have cost: the GPUs from the run's start to its end, for the samples that it
+        has trained."""
+        if self.prices is None or not self.seconds:
+            return None
+        workers = [
+            (
+                w.get("worker_class", ""),
+                {gpu["uuid"]: gpu["name"] for gpu in w.get("devices") or ()},
+            )
+            for w in self.workers
+        ]
+        gpus = gpus_at_work(self.record.get("computation") or {}, workers)
+        seconds, rates = (
+            dict(zip(*self.series(name), strict=True))
+            for name in ("time/step", "throughput/samples_per_second")
+        )
+        trained = sum(seconds[step] * rate for step, rate in rates.items() if step in seconds)
+        return self.prices.of_samples(gpus, trained / self.seconds)
 
     def by_set(self) -> "Facts":
         """Rename the metrics of all held-out sets but the first: `evaluation/accuracy (NAME)`."""

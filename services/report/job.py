@@ -31,5 +31,7 @@ class Job(msgspec.Struct):
     """The runs of a chain, or the run and perhaps the run that it is compared with."""
     version: str
     made: float
+    prices: str = ""
+    """`GatewaySettings.gpu_hour_price`."""
     chain: dict[str, Any] | None = None
     """The chain, or None for a report of one run."""

@@ -147,7 +147,13 @@ def _cost(facts: Facts) -> tuple[str, str]:
     total = max(learner, workers) if in_turns else learner + workers
     users = [f"{n} of {who}" for n, who in ((learner, "the learner"), (workers, "workers")) if n]
     remark = "learner and vLLM in turns" if in_turns else ", ".join(users)
-    return f"{total * facts.seconds / 3600:.2f} GPU-hours", f"{counted(total, 'GPU')}: {remark}"
+    hours = f"{total * facts.seconds / 3600:.2f} GPU-hours"
+    words = f"{counted(total, 'GPU')}: {remark}"
+    if (price := facts.sample_price) is not None:
+        spent = price.per_hour * facts.seconds / 3600
+        words += f". {spent:,.2f} {price.currency}".rstrip()
+        words += f", {price.per_1000_samples:.3g} for 1,000 trained samples"
+    return hours, words
 
 
 def _steps_before(facts: Facts) -> int:

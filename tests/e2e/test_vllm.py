@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from rollout.vllm.client.policy_client import PolicyClient, RequestRefused
+from rollout.vllm.client.policy_client import Interrupted, PolicyClient, RequestRefused
 from rollout.vllm.client.response import (
     Sample,
     parse_answer,
@@ -25,9 +25,12 @@ from rollout.vllm.process.options import ServerConfig
 from rollout.vllm.process.server import VLLMFailed, VLLMServer
 from rollout.vllm.weights.canary_check import CanaryCheck
 from rollout.vllm_plugin.wire import GENERATE
+from rollout.work.group_assembly import Origin
+from rollout.work.partial_group import begun_group, partial_group
 from services.contracts.canary import Canary, packed, sequences
 from services.contracts.config.rollout import Sampling
 from services.contracts.config.vllm import VLLM
+from services.contracts.groups.trajectory import decode, encode
 from services.contracts.weights import WeightManifest
 from services.runtime.gpus import installed_device
 from tests.e2e.conftest import CONTEXT, VOCABULARY, TinyModel, snapshot
@@ -227,6 +230,35 @@ async def test_abort_continues_what_was_sampled_under_the_new_weights(
             assert np.abs(sample.logprobs[part] - expected).max() <= 1e-3
     # Nothing was sampled twice (a token that was under way at the abort is sampled again).
     assert (await policy.counters()).tokens - before <= 4 * 450 + 4
+
+
+async def test_what_a_leaving_worker_has_sampled_is_continued_exactly(
+    policy: PolicyClient, tiny_model: TinyModel
+) -> None:
+    params = sampling_params(Sampling(max_tokens=450, ignore_eos=True), [1], CONTEXT)
+    before, leaving = (await policy.counters()).tokens, asyncio.Event()
+    request = asyncio.create_task(policy.generate(PROMPT, 4, params, leaving=leaving))
+    while (await policy.counters()).tokens < before + 40:
+        assert not request.done()
+    leaving.set()
+    with pytest.raises(Interrupted) as interrupted:
+        await request
+    assert interrupted.value.begun is not None
+    origin = Origin("r", 0, secrets.token_hex(8), "w", 0, "aaaaaa", 0.0)
+    begun = begun_group(decode(encode(partial_group(origin, interrupted.value.begun))))
+    assert 40 <= begun.tokens < 4 * 450
+
+    await policy.weights.load(snapshot(tiny_model, tiny_model.full_b, "aaaaaa:2"))
+    whole = await policy.generate(PROMPT, 4, params, begun=begun.samples)
+
+    for start, sample in zip(begun.samples, whole, strict=True):
+        fork, tokens = len(start.token_ids), sample.token_ids.tolist()
+        assert (len(tokens), sample.finish_reason) == (450, "length")
+        assert tokens[:fork] == start.token_ids.tolist()
+        assert sample.logprobs[:fork].tobytes() == start.logprobs.tobytes()
+        assert [span.version for span in sample.spans] == ["aaaaaa:1", "aaaaaa:2"]
+        expected = reference_logprobs(tiny_model, tiny_model.full_b, PROMPT, tokens, 1.0)[fork:]
+        assert np.abs(sample.logprobs[fork:] - expected).max() <= 1e-3
 
 
 async def test_wait_lets_what_is_in_flight_end_under_the_old_weights(

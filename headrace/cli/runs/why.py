@@ -42,6 +42,13 @@ def why(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None:
     out.print(
         f"\n{escape(diagnosis['name'])} ({diagnosis['run']}): {state(diagnosis['state'])}, {steps}"
     )
+    if cost := diagnosis.get("cost"):
+        gpus = ", ".join(f"{count} × {kind}" for kind, count in cost["gpus"].items())
+        out.print(
+            f"cost: {cost['per_1000_samples']:.3g} {escape(cost['currency'])}".rstrip()
+            + f" for 1,000 trained samples; {cost['per_hour']:.2f} an hour for {escape(gpus)}",
+            soft_wrap=True,
+        )
     if diagnosis["cause"] != "over":
         _progress(diagnosis, record["kind"] == "rl")
     if diagnosis["remarks"]:

@@ -175,11 +175,6 @@ def test_workers_of_each_kind_are_reached_by_the_others_and_have_their_class() -
         assert {"rollout", "spot"} <= set(allowed), component
     assert "spot" in of_kind("PodDisruptionBudget", values)
 
-    serving = of_kind("Deployment", CHART / "ci" / "jobset.yaml")["serving"]
-    (container,) = serving["spec"]["template"]["spec"]["containers"]
-    assert environment(container)["HEADRACE_SERVING_ONLY"] == "true"
-    assert serving["spec"]["replicas"] == 1
-
 
 @pytest.mark.parametrize(
     ("state", "ready"), [("generating", True), ("idle", True), ("starting", False)]

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from services.contracts.config import parse_config
+from services.contracts.prices import Prices
 from services.evaluations.comparison import Changed, Comparison
 from services.report import Facts, as_html, chain_sections, sections
 from services.report.charts import Curve, draw, short, ticks
@@ -349,6 +350,20 @@ def test_a_gpu_that_learner_and_workers_use_in_turns_costs_once() -> None:
     )
     assert "cost: 0.05 GPU-hours, 2 GPUs: 1 of the learner, 1 of workers" in of_two
     assert "cost: 0.03 GPU-hours, 1 GPU: learner and vLLM in turns" in of_one
+
+
+def test_a_report_says_what_its_samples_have_cost_by_the_operators_prices() -> None:
+    workers = [
+        {"host": "a", "worker_class": "spot", "devices": [{"uuid": "1", "name": "NVIDIA L4"}]}
+    ]
+    run = record(computation={"device": "1 × NVIDIA H100, PyTorch 2.9.0"})
+    rows = [
+        {"step": step, "time/step": 10.0, "throughput/samples_per_second": 5.0} for step in (1, 2)
+    ]
+    prices = Prices.parse("3.60 USD,spot=0.36")
+    said = text_of(sections(facts(record=run, metrics=rows, workers=workers, prices=prices)))
+    # 90 s of 3.96 USD an hour, for 100 samples.
+    assert "1 of workers. 0.10 USD, 0.99 for 1,000 trained samples" in said
 
 
 def test_a_failed_run_begins_with_the_reason() -> None:

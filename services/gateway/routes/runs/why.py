@@ -2,6 +2,7 @@
 
 from fastapi import APIRouter
 
+from services.contracts.prices import Prices
 from services.contracts.why import Why
 from services.diagnosis.diagnose import diagnose
 from services.gateway.dependencies import RUN_PROBLEMS, Deps, RunDep
@@ -21,4 +22,6 @@ async def why(deps: Deps, record: RunDep) -> Why:
     """The named bottleneck and its reason in words, the task that has been in flight longest,
     the pool's workers and learner, and the newest warnings and errors."""
     with reading(f"run {record.id}"):
-        return diagnose(await deps.store.insight.situation(record))
+        price = deps.settings.gpu_hour_price
+        prices = Prices.parse(price) if price else None
+        return diagnose(await deps.store.insight.situation(record), prices)
