@@ -149,7 +149,8 @@ def function(path: str, method: str, operation: dict[str, Any], schemas: dict[st
     given = operation.get("parameters", [])
     for parameter in sorted(given, key=lambda each: not each.get("required", False)):
         name = parameter["name"]
-        if name == "Idempotency-Key":
+        # OpenAI's own client is the one for its lists, which filter by any key.
+        if name == "Idempotency-Key" or name.endswith("[KEY]"):
             continue
         kind = annotation(parameter["schema"])
         if not parameter.get("required"):

@@ -443,6 +443,21 @@ class CheckpointList(Model):
     """`cursor` of the next page. Null: this is the last page."""
 
 
+class CheckpointPage(Model):
+    """A page of checkpoints, newest first."""
+
+    object: Literal["list"] = "list"
+    """`list`."""
+    data: list[JobCheckpoint]
+    """Newest first."""
+    first_id: str | None
+    """The first checkpoint's id."""
+    last_id: str | None
+    """The last checkpoint's id: `after` of the next page."""
+    has_more: bool
+    """Whether there is another page."""
+
+
 class ColumnMapping(Model):
     """The source's columns by their role. None: guess the column by well-known names."""
 
@@ -973,6 +988,53 @@ class FineTuningFile(Model):
     """Its rows were checked."""
 
 
+class FineTuningJob(Model):
+    """A fine-tuning job."""
+
+    id: str
+    """Its id."""
+    object: Literal["fine_tuning.job"] = "fine_tuning.job"
+    """`fine_tuning.job`."""
+    created_at: int
+    """Unix time."""
+    finished_at: int | None
+    """Unix time; null: it is not over."""
+    estimated_finish: int | None
+    """Unix time; null: not known."""
+    model: str
+    """The model that it starts from."""
+    fine_tuned_model: str | None
+    """The finished model's name."""
+    organization_id: str
+    """The organisation that was named at its creation."""
+    status: Literal[
+        "validating_files", "queued", "running", "paused", "succeeded", "failed", "cancelled"
+    ]
+    """Its status."""
+    training_file: str
+    """The file's id."""
+    validation_file: str | None
+    """The file's id."""
+    result_files: list[str]
+    """The file with its metrics, once it has ended."""
+    trained_tokens: int | None
+    """Tokens trained; null: it is not over."""
+    error: JobError | None
+    """Why it has failed."""
+    seed: int
+    """Seed of all that is random."""
+    hyperparameters: dict[str, Any]
+    """Of a supervised job; as in `method`."""
+    method: dict[str, Any]
+    """The method, with the numbers used for `auto`."""
+    integrations: list[dict[str, Any]]
+    """Its trackers."""
+    metadata: dict[str, str] | None
+    """Texts by name."""
+    user_provided_suffix: str | None = None
+    """A part of the model's name."""
+
+
 class FineTuningPart(Model):
     """A part of an upload."""
 
@@ -1227,6 +1289,94 @@ class Items(Model):
     """False: these are all."""
 
 
+class JobCheckpoint(Model):
+    """A checkpoint of a job."""
+
+    id: str
+    """Its id."""
+    object: Literal["fine_tuning.job.checkpoint"] = "fine_tuning.job.checkpoint"
+    """`fine_tuning.job.checkpoint`."""
+    created_at: int
+    """Unix time."""
+    fine_tuned_model_checkpoint: str
+    """Its name as a model."""
+    fine_tuning_job_id: str
+    """The job."""
+    step_number: int
+    """The step that it was made after."""
+    metrics: JobMetrics
+    """Metrics of that step."""
+
+
+class JobError(Model):
+    """Why a job has failed."""
+
+    code: str
+    """The kind of error, for programs."""
+    message: str
+    """What went wrong."""
+    param: str | None
+    """The field at fault."""
+
+
+class JobEvent(Model):
+    """An event of a job."""
+
+    id: str
+    """Its id."""
+    object: Literal["fine_tuning.job.event"] = "fine_tuning.job.event"
+    """`fine_tuning.job.event`."""
+    created_at: int
+    """Unix time."""
+    level: Literal["info", "warn", "error"]
+    """`info`, `warn` or `error`."""
+    message: str
+    """What happened."""
+    type: Literal["message", "metrics"]
+    """`metrics`: `data` has numbers."""
+    data: dict[str, Any]
+    """Metrics of a step, or empty."""
+
+
+class JobEventList(Model):
+    """A page of events, newest first."""
+
+    object: Literal["list"] = "list"
+    """`list`."""
+    data: list[JobEvent]
+    """Newest first."""
+    has_more: bool
+    """Whether there is another page."""
+
+
+class JobList(Model):
+    """A page of jobs, newest first."""
+
+    object: Literal["list"] = "list"
+    """`list`."""
+    data: list[FineTuningJob]
+    """Newest first."""
+    has_more: bool
+    """Whether there is another page."""
+
+
+class JobMetrics(Model):
+    """Metrics of a step, those that the method has."""
+
+    step: int
+    """The step."""
+    train_loss: float | None = None
+    """Loss of the step."""
+    train_mean_reward: float | None = None
+    """Mean reward of the step."""
+    valid_loss: float | None = None
+    """Loss on the validation file."""
+    valid_mean_reward: float | None = None
+    """Mean reward on that file."""
+    full_valid_loss: float | None = None
+    """As `valid_loss`."""
+
+
 class JsonSchema(Model):
     """A JSON Schema (draft 2020-12)."""
 
@@ -1466,6 +1616,29 @@ class NewConversation(Model):
     """What it begins with: items."""
     metadata: Any = None
     """Texts by name, kept with it."""
+
+
+class NewFineTuningJob(Model):
+    """A job to create."""
+
+    model: Any = None
+    """As `model.path` of a run, or a fine-tuned model's name."""
+    training_file: Any = None
+    """The id of a file."""
+    validation_file: Any = None
+    """The id of a file that is not trained."""
+    method: Any = None
+    """`supervised`, `dpo` or `reinforcement`, with options."""
+    hyperparameters: Any = None
+    """Older form of `method.supervised`."""
+    suffix: Any = None
+    """A part of the model's name, up to 64 characters."""
+    seed: Any = None
+    """Default: one is made."""
+    metadata: Any = None
+    """Up to 16 texts by name."""
+    integrations: Any = None
+    """`wandb`, if the operator allows it."""
 
 
 class NewItems(Model):
@@ -4290,6 +4463,7 @@ list may be empty where agents or an episode of your own say all rewards, and wi
                 "max_tokens": 64,
                 "ignore_eos": False,
                 "stop_token_ids": [],
+                "json_schema": None,
                 "seed": None,
             }
         )
@@ -4892,6 +5066,10 @@ them."""
     """Sample max_tokens, past any end of sequence (benchmarks)."""
     stop_token_ids: list[int] = []
     """More tokens that end a completion, besides the tokenizer's end of sequence."""
+    json_schema: dict[str, Any] | None = None
+    """JSON schema that each completion keeps to: vLLM samples only tokens that the schema allows.
+Needs `top_k`, because each token then carries its candidates. For `rollout.episode:
+single_turn`."""
     seed: int | None = None
     """Gives each sample of a task a fixed seed, so that a synchronous run can be repeated. Slower:
 vLLM then samples row by row. Default: no seeds."""

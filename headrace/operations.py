@@ -16,6 +16,7 @@ from headrace.models import (
     ChatRequest,
     Checkpoint,
     CheckpointList,
+    CheckpointPage,
     CompletionsRequest,
     ConversationAnswer,
     CountAnswer,
@@ -36,6 +37,7 @@ from headrace.models import (
     FileList,
     FilePreview,
     FineTuningFile,
+    FineTuningJob,
     FineTuningPart,
     FineTuningUpload,
     Fork,
@@ -44,6 +46,8 @@ from headrace.models import (
     GraderToValidate,
     Health,
     Items,
+    JobEventList,
+    JobList,
     JsonSchema,
     KeyList,
     LeasedGroup,
@@ -56,6 +60,7 @@ from headrace.models import (
     ModelEvaluation,
     ModelEvaluations,
     NewConversation,
+    NewFineTuningJob,
     NewItems,
     NewKey,
     NewSession,
@@ -585,6 +590,76 @@ def graders_run(*, body: GraderToRun | dict[str, Any]) -> Request[GraderRunAnswe
     """Run a grader. Grade one answer. An error of the grader has the reward 0 and a flag in `metadata.errors`; in
     a run such an answer has no reward."""
     return Request("POST", "/openai/v1/fine_tuning/alpha/graders/run", GraderRunAnswer, body=body)
+
+
+def fine_tuning_jobs_create(*, body: NewFineTuningJob | dict[str, Any]) -> Request[FineTuningJob]:
+    """Create a job. Check the files, copy their rows into datasets, and queue a run. Whatever cannot be honoured
+    is refused, and nothing is kept then."""
+    return Request("POST", "/openai/v1/fine_tuning/jobs", FineTuningJob, body=body, is_keyed=True)
+
+
+def fine_tuning_jobs_list(
+    *, after: str | None = None, limit: int | None = None, metadata: str | None = None
+) -> Request[JobList]:
+    """List jobs. The jobs, the newest first. A job whose run was deleted is gone."""
+    return Request(
+        "GET",
+        "/openai/v1/fine_tuning/jobs",
+        JobList,
+        query={"after": after, "limit": limit, "metadata": metadata},
+    )
+
+
+def fine_tuning_jobs_get(*, job: str) -> Request[FineTuningJob]:
+    """Show a job. A job's status, model and results."""
+    return Request("GET", "/openai/v1/fine_tuning/jobs/{job}", FineTuningJob, path={"job": job})
+
+
+def fine_tuning_jobs_cancel(*, job: str) -> Request[FineTuningJob]:
+    """Cancel a job. End a job after its present step. Its checkpoints stay. Cancelling twice is fine."""
+    return Request(
+        "POST", "/openai/v1/fine_tuning/jobs/{job}/cancel", FineTuningJob, path={"job": job}
+    )
+
+
+def fine_tuning_jobs_pause(*, job: str) -> Request[FineTuningJob]:
+    """Pause a job. Let a job that runs stand still after its present step. It keeps its place and its GPUs."""
+    return Request(
+        "POST", "/openai/v1/fine_tuning/jobs/{job}/pause", FineTuningJob, path={"job": job}
+    )
+
+
+def fine_tuning_jobs_resume(*, job: str) -> Request[FineTuningJob]:
+    """Resume a job. Let a paused job go on."""
+    return Request(
+        "POST", "/openai/v1/fine_tuning/jobs/{job}/resume", FineTuningJob, path={"job": job}
+    )
+
+
+def fine_tuning_events_list(
+    *, job: str, after: str | None = None, limit: int | None = None, stream: bool | None = None
+) -> Request[JobEventList]:
+    """List a job's events. What has happened, the newest first: steps with their metrics, checkpoints, warnings."""
+    return Request(
+        "GET",
+        "/openai/v1/fine_tuning/jobs/{job}/events",
+        JobEventList,
+        path={"job": job},
+        query={"after": after, "limit": limit, "stream": stream},
+    )
+
+
+def fine_tuning_checkpoints_list(
+    *, job: str, after: str | None = None, limit: int | None = None
+) -> Request[CheckpointPage]:
+    """List a job's checkpoints. The checkpoints that are kept, the newest first. Each is a model."""
+    return Request(
+        "GET",
+        "/openai/v1/fine_tuning/jobs/{job}/checkpoints",
+        CheckpointPage,
+        path={"job": job},
+        query={"after": after, "limit": limit},
+    )
 
 
 def fine_tuned_models_list() -> Request[OpenAIModelList]:

@@ -29,6 +29,7 @@ from services.gateway.live_stream import LiveStream
 from services.gateway.openai.errors import BELOW as SESSIONS
 from services.gateway.openai.errors import FINE_TUNING, POLICY, OpenAIErrors
 from services.gateway.openai_jobs.files import MAX_PART
+from services.gateway.openai_jobs.job_creation import keep_finishing
 from services.gateway.policy.limits import OpenCalls
 from services.gateway.previews import Previews
 from services.gateway.reference_checks import ReferenceChecks
@@ -159,6 +160,7 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
             tasks = [
                 asyncio.create_task(keep_pruning(store, settings, deps.payloads)),
                 asyncio.create_task(keep_advancing(deps)),
+                asyncio.create_task(keep_finishing(deps)),
                 asyncio.create_task(index.keep_rereading()),
                 asyncio.create_task(keep_taking(store, settings, http)),
             ]

@@ -28,6 +28,7 @@ POLL = 1.0
 """Seconds between two reads of a reader that polls."""
 PING = 15.0
 """Seconds without an event after which a follower gets a comment, so that no proxy gives up."""
+COMMENT = b": ping\n\n"
 
 log = get_logger(__name__)
 
@@ -45,6 +46,12 @@ class Followers:
     async def follow(self, run: str, after: str) -> AsyncIterator[bytes]:
         """Yield the events of `run` after the id `after`, as server-sent events, until the run is
         over or Redis goes away."""
+        async for events in self.events(run, after):
+            yield b"".join(map(_encoded, events)) or COMMENT
+
+    async def events(self, run: str, after: str) -> AsyncIterator[list[Event]]:
+        """Yield the events of `run` after the id `after` as they happen, until the run is over or
+        Redis goes away. An empty list comes after PING seconds without events."""
         try:
             async with self._readers.waiting(run, "") as (reader, news):
                 while True:
@@ -55,7 +62,7 @@ class Followers:
                         events = await self._store.events.read(run, after, count=PIECE)
                     if events:
                         after = events[-1].id
-                        yield b"".join(map(_encoded, events))
+                        yield events
                     elif ended:
                         return
                     else:
@@ -63,7 +70,7 @@ class Followers:
                             async with asyncio.timeout(PING):
                                 await news.wait()
                         except TimeoutError:
-                            yield b": ping\n\n"
+                            yield []
         except RedisError as error:
             log.warning("events interrupted", run=run, error=type(error).__name__)
 

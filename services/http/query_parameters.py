@@ -23,17 +23,24 @@ async def refuse_unused_parameters(request: Request) -> None:
         return
     takes_list = dict(_declared(request.scope["route"].dependant))
     problems = []
-    for name in given:
+    for given_name in given:
+        name = _pattern(given_name)
         if name not in takes_list:
-            message = _unknown(name, sorted(takes_list))
-        elif not takes_list[name] and (count := len(given.getlist(name))) > 1:
+            message = _unknown(given_name, sorted(takes_list))
+        elif not takes_list[name] and (count := len(given.getlist(given_name))) > 1:
             message = f"is given {count:,} times and takes one value"
         else:
             continue
-        problems.append(ProblemItem(path=f"query.{name}", message=message))
+        problems.append(ProblemItem(path=f"query.{given_name}", message=message))
     if problems:
         detail = f"the request cannot be used: {summary(problems)}"
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, detail, problems[:MAX_LISTED])
+
+
+def _pattern(name: str) -> str:
+    """Return the name by which a route declares a parameter: `metadata[KEY]` takes any key."""
+    base, bracket, key = name.partition("[")
+    return f"{base}[KEY]" if bracket and key.endswith("]") else name
 
 
 def _unknown(name: str, known: list[str]) -> str:

@@ -103,6 +103,8 @@ def sampling_params(
     eos = [] if sampling.ignore_eos else eos_token_ids
     if stop := {*eos, *sampling.stop_token_ids}:
         params["stop_token_ids"] = sorted(stop)
+    if sampling.json_schema is not None:
+        params["structured_outputs"] = {"json": sampling.json_schema}
     if seed is not None:
         params["seed"] = seed
     return params

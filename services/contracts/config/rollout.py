@@ -1,5 +1,6 @@
 """How rollout workers sample."""
 
+import json
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
@@ -9,6 +10,8 @@ from services.contracts.config.base import Section
 from services.contracts.config.episodes import Episode, SingleTurn
 from services.contracts.config.vllm import VLLM
 
+MOST_SCHEMA = 64 << 10
+"""Characters of a JSON schema."""
 PublishedAs = Literal["auto", "full"]
 
 
@@ -29,6 +32,10 @@ class Sampling(Section):
     """Sample max_tokens, past any end of sequence (benchmarks)."""
     stop_token_ids: list[Annotated[int, Field(ge=0)]] = []
     """More tokens that end a completion, besides the tokenizer's end of sequence."""
+    json_schema: dict[str, Any] | None = None
+    """JSON schema that each completion keeps to: vLLM samples only tokens that the schema allows.
+    Needs `top_k`, because each token then carries its candidates. For `rollout.episode:
+    single_turn`."""
     seed: int | None = Field(None, ge=0)
     """Gives each sample of a task a fixed seed, so that a synchronous run can be repeated. Slower:
     vLLM then samples row by row. Default: no seeds."""
@@ -52,6 +59,24 @@ class Sampling(Section):
                 f"top_p {self.top_p:g} may leave nearly the whole vocabulary, and each token "
                 "carries its candidates: set top_k as well, for example to 100, or leave top_p at 1"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _masked(self) -> "Sampling":
+        if self.json_schema is None:
+            return self
+        if self.top_k == 0:
+            raise ValueError(
+                "json_schema leaves few candidates for a token, and without top_k the learner "
+                "would take probabilities over the whole vocabulary: set top_k, for example to 50"
+            )
+        if self.ignore_eos:
+            raise ValueError(
+                "json_schema says where a completion ends, and ignore_eos samples past that: leave "
+                "one of the two out"
+            )
+        if len(json.dumps(self.json_schema)) > MOST_SCHEMA:
+            raise ValueError(f"json_schema has at most {MOST_SCHEMA:,} characters: shorten it")
         return self
 
     def warnings(self) -> Iterator[tuple[str, str]]:

@@ -24,6 +24,7 @@ from services.contracts.config.section_checks import (
     check_adapters,
     check_correction,
     check_evaluation,
+    check_format,
     check_in_backward,
     check_limits,
     check_live,
@@ -194,6 +195,7 @@ class RLConfig(Section):
         check_sessions(self.data, self.sampling, rollout, algorithm, self.rewards, self.evaluation)
         for config in self.datasets.values():
             check_tools(config.data, config.sampling, config.rollout)
+            check_format(config.sampling, config.rollout)
         check_steps(training, self.evaluation)
         check_correction(algorithm, rollout)
         return self

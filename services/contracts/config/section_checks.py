@@ -2,7 +2,7 @@
 
 from services.contracts.config.base import refuse_if
 from services.contracts.config.data import Data
-from services.contracts.config.episodes import Episode, OwnEpisode, Sessions, Tools
+from services.contracts.config.episodes import Episode, OwnEpisode, Sessions, SingleTurn, Tools
 from services.contracts.config.evaluation import Evaluation
 from services.contracts.config.lora import MUON_BESIDE_ADAPTERS
 from services.contracts.config.model import PretrainedModel
@@ -180,6 +180,16 @@ def check_tools(data: Data, sampling: Sampling, rollout: Rollout) -> None:
         sampling.ignore_eos,
         "sampling.ignore_eos: an answer of rollout.episode tools ends at its end of "
         "sequence: leave it out",
+    )
+
+
+def check_format(sampling: Sampling, rollout: Rollout) -> None:
+    """Check that answers with a schema are answers to one prompt."""
+    refuse_if(
+        sampling.json_schema is not None and not isinstance(rollout.episode, SingleTurn),
+        "sampling.json_schema is for answers to one prompt, and rollout.episode is "
+        f"{rollout.episode.type}: leave one of the two out; a call of a session has its own "
+        "response_format",
     )
 
 

@@ -15,11 +15,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from io import BufferedReader
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 from pydantic import ValidationError
 
 from services.gateway.openai_jobs.files import (
+    RESULTS,
     UPLOAD_SECONDS,
     FieldError,
     FileRecord,
@@ -64,6 +65,32 @@ class FileShelf:
     ) -> FileRecord:
         """Keep a file, after its rows were checked. Return the file of that id if it is there.
         Raises FieldError, OSError."""
+
+        def check(content: BinaryIO) -> None:
+            try:
+                check_rows(content)
+            except BadRowError as error:
+                raise FieldError("file", f"{name}: {error}") from None
+
+        about = {"purpose": purpose, "project": project, "organization": organization}
+        return self._keep(id, name, pieces, check, seconds, about)
+
+    def add_results(
+        self, id: str, name: str, content: bytes, project: str | None, organization: str | None
+    ) -> FileRecord:
+        """Keep the results of a job. Return the file of that id if it is there. Raises OSError."""
+        about = {"purpose": RESULTS, "project": project, "organization": organization}
+        return self._keep(id, name, [content], lambda _: None, None, about)
+
+    def _keep(
+        self,
+        id: str,
+        name: str,
+        pieces: Iterable[bytes],
+        check: Callable[[BinaryIO], None],
+        seconds: int | None,
+        about: dict[str, str | None],
+    ) -> FileRecord:
         if (known := self.file(id)) is not None:
             return known
         self._files.mkdir(parents=True, exist_ok=True)
@@ -74,10 +101,7 @@ class FileShelf:
                     content.write(piece)
                 size = content.tell()
                 content.seek(0)
-                try:
-                    check_rows(content)
-                except BadRowError as error:
-                    raise FieldError("file", f"{name}: {error}") from None
+                check(content)
             created = int(self._now())
             record = FileRecord.model_validate(
                 {
@@ -86,9 +110,7 @@ class FileShelf:
                     "created_at": created,
                     "expires_at": None if seconds is None else created + seconds,
                     "filename": name,
-                    "purpose": purpose,
-                    "project": project,
-                    "organization": organization,
+                    **about,
                 }
             )
             (beside / RECORD).write_text(record.model_dump_json())

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-FINE_TUNE = "fine-tune"
+FINE_TUNE, RESULTS = "fine-tune", "fine-tune-results"
 Purpose = Literal["fine-tune", "fine-tune-results"]
 HOUR = 3600
 UPLOAD_SECONDS = HOUR

@@ -33,6 +33,13 @@ class Events(StorePart):
         entries: Any = await self._redis.xrange(key, min=f"({after}", count=count)
         return [parsed_event(entry, fields) for entry, fields in entries]
 
+    async def read_back(self, run: str, until: str | None, count: int) -> list[Event]:
+        """Return the newest `count` events up to and with the id `until` (None: all), the newest
+        first."""
+        key = run_key(run, "events")
+        entries: Any = await self._redis.xrevrange(key, max=until or "+", count=count)
+        return [parsed_event(entry, fields) for entry, fields in entries]
+
     async def read_several(self, places: Mapping[str, str], count: int) -> dict[str, list[Event]]:
         """Return up to `count` events of each run after the run's id in `places`. One round
         trip."""

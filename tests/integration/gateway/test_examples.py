@@ -155,6 +155,10 @@ def test_every_example_is_accepted(
     part = api.post(f"/openai/v1/uploads/{parted}/parts", files=data).json()["id"]
     operation, _ = examples["fine_tuning_uploads_complete"]
     examples["fine_tuning_uploads_complete"] = (operation, {"part_ids": [part]})
+    operation, example = examples["fine_tuning_jobs_create"]
+    file = parted.replace("upload_", "file-")
+    named = {"model": str(model), "training_file": file}
+    examples["fine_tuning_jobs_create"] = (operation, example | named)
     send("chains_create")
     chain = answers["chains_create"].json()["id"]
     api.post(f"/v1/chains/{chain}/cancel")

@@ -145,7 +145,7 @@ def test_a_type_that_the_user_sets_stays() -> None:
             "unknown key; did you mean 'sampling.max_tokens'?",
         ),
         ({"algorithm": {"zzzz": 1}}, "algorithm.zzzz", "unknown key; known here: advantage,"),
-        ({"sampling": 5}, "sampling", "is a section, not 5: its keys are ignore_eos, max_tokens,"),
+        ({"sampling": 5}, "sampling", "is a section, not 5: its keys are ignore_eos, json_schema,"),
         ({"learning_rate": 1}, "learning_rate", "unknown key; did you mean 'optimizer.lr'?"),
         ({"temperature": 1}, "temperature", "unknown key; did you mean 'sampling.temperature'?"),
         (

@@ -165,6 +165,18 @@ SECTIONS: list[tuple[dict[str, Any], list[Way]]] = [
         [{"rewards.0.params": {"x": 1.0}}],
     ),
     (RL | {"sampling": {"top_k": -1}}, [{"sampling.top_k": 0}]),
+    *(
+        (RL | {"sampling": {"json_schema": {}, "top_k": 9} | wrong}, [way])
+        for wrong, way in (
+            ({"top_k": 0}, {"sampling.top_k": 50}),
+            ({"ignore_eos": True}, {"sampling.ignore_eos": OUT}),
+            ({"json_schema": {"title": "x" * 70_000}}, {"sampling.json_schema": {"title": "x"}}),
+        )
+    ),
+    (
+        RL | {"sampling": {"json_schema": {}, "top_k": 9}, "rollout": {"episode": "calculator"}},
+        [{"sampling.json_schema": OUT}, {"rollout.episode": OUT}],
+    ),
     (
         RL | {"sampling": {"top_p": 0.9}},
         [{"sampling.top_k": 100}, {"sampling.top_p": 1}],

@@ -17,12 +17,16 @@ OTHERWISE = {
     *("fine_tuned_permissions_create", "fine_tuned_permissions_delete"),
     *("session_chat_completions_create", "session_completions_create"),
     *("verifiers_score", "graders_run", "graders_validate"),
+    *("fine_tuning_jobs_cancel", "fine_tuning_jobs_pause", "fine_tuning_jobs_resume"),
     *("fine_tuning_files_delete", "fine_tuning_uploads_complete", "fine_tuning_uploads_cancel"),
     *("messages_create", "messages_count", "session_messages_create", "session_messages_count"),
     *("responses_create", "session_responses_create", "session_responses_delete"),
     *("session_conversations_create", "session_conversations_delete", "session_conversations_add"),
 }
-BY_ID = {"fine_tuning_files_create", "fine_tuning_uploads_create", "fine_tuning_parts_create"}
+BY_ID = {
+    *("fine_tuning_files_create", "fine_tuning_uploads_create", "fine_tuning_parts_create"),
+    "fine_tuning_jobs_create",
+}
 """The key gives the id of the thing that they make."""
 
 

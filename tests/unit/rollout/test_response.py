@@ -3,6 +3,7 @@
 import msgspec
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from rollout.vllm.client.response import (
     MalformedAnswer,
@@ -94,6 +95,16 @@ def test_ignoring_end_of_sequence_keeps_own_stop_tokens():
     params = sampling_params(Sampling(ignore_eos=True, stop_token_ids=[9]), [1], 100)
     assert params["stop_token_ids"] == [9]
     assert params["ignore_eos"] is True
+
+
+def test_a_schema_constrains_each_completion_and_needs_top_k():
+    schema = {"type": "object"}
+    params = sampling_params(Sampling(json_schema=schema, top_k=50), [1], 100)
+    assert params["structured_outputs"] == {"json": schema}
+    with pytest.raises(ValidationError, match="set top_k"):
+        Sampling(json_schema=schema)
+    with pytest.raises(ValidationError, match="ignore_eos"):
+        Sampling(json_schema=schema, top_k=50, ignore_eos=True)
 
 
 def test_a_completion_never_exceeds_the_room_its_prompt_leaves():

@@ -13,6 +13,7 @@ from services.gateway.callers import NAME, Caller
 from services.gateway.dependencies import CallerDep, Dependencies, Deps
 from services.gateway.openai.bodies import OpenBody, example_of
 from services.gateway.openai.errors import SessionProblem, openai_errors
+from services.gateway.openai_jobs.job_shelf import JobShelf
 from services.gateway.openai_jobs.models import (
     DeletedOpenAIModel,
     OpenAIModel,
@@ -61,7 +62,8 @@ async def list_all(deps: Deps, caller: CallerDep) -> OpenAIModelList:
     that runs have started from, and each finished run as `run:RUN`. Any other model that
     `headrace submit` takes may be named, too: a folder, or a name of the hub."""
     runs = [run for run in await deps.index.all() if caller.sees(run.project)]
-    return OpenAIModelList(data=models_of(runs, {}))
+    jobs = await anyio.to_thread.run_sync(JobShelf(deps.settings.data).all)
+    return OpenAIModelList(data=models_of(runs, {job.run: job.model_name() for job in jobs}))
 
 
 @router.get(
