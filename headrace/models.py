@@ -1019,7 +1019,7 @@ class FineTuningJob(Model):
     """The file with its metrics, once it has ended."""
     trained_tokens: int | None
     """Tokens trained; null: it is not over."""
-    error: JobError | None
+    error: JobFailure | None
     """Why it has failed."""
     seed: int
     """Seed of all that is random."""
@@ -1308,17 +1308,6 @@ class JobCheckpoint(Model):
     """Metrics of that step."""
 
 
-class JobError(Model):
-    """Why a job has failed."""
-
-    code: str
-    """The kind of error, for programs."""
-    message: str
-    """What went wrong."""
-    param: str | None
-    """The field at fault."""
-
-
 class JobEvent(Model):
     """An event of a job."""
 
@@ -1347,6 +1336,17 @@ class JobEventList(Model):
     """Newest first."""
     has_more: bool
     """Whether there is another page."""
+
+
+class JobFailure(Model):
+    """Why a job has failed."""
+
+    code: str
+    """The kind of error, for programs."""
+    message: str
+    """What went wrong."""
+    param: str | None
+    """The field at fault."""
 
 
 class JobList(Model):

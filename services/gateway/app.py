@@ -23,13 +23,13 @@ from services.gateway.config_components import with_config
 from services.gateway.dataset_findings import RowCounting
 from services.gateway.dependencies import Dependencies
 from services.gateway.event_followers import Followers
+from services.gateway.fine_tuning_jobs.creation import keep_finishing
 from services.gateway.idempotency import Idempotency
 from services.gateway.idempotency import described as with_idempotency
 from services.gateway.live_stream import LiveStream
 from services.gateway.openai.errors import BELOW as SESSIONS
 from services.gateway.openai.errors import FINE_TUNING, POLICY, OpenAIErrors
 from services.gateway.openai_jobs.files import MAX_PART
-from services.gateway.openai_jobs.job_creation import keep_finishing
 from services.gateway.policy.limits import OpenCalls
 from services.gateway.previews import Previews
 from services.gateway.reference_checks import ReferenceChecks

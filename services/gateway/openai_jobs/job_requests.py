@@ -97,7 +97,7 @@ class Supervised(_Part):
     hyperparameters: Hyperparameters | None = None
 
 
-class DPO(_Part):
+class PreferenceOptions(_Part):
     """Options of a DPO job."""
 
     hyperparameters: DPOHyperparameters | None = None
@@ -134,7 +134,7 @@ class JobMethod(_Part):
 
     type: MethodType
     supervised: Supervised | None = None
-    dpo: DPO | None = None
+    dpo: PreferenceOptions | None = None
     reinforcement: Reinforcement | None = None
 
     @property

@@ -25,7 +25,7 @@ Status = Literal[
 ]
 
 
-class JobError(BaseModel):
+class JobFailure(BaseModel):
     """Why a job has failed."""
 
     code: str = Field(description="The kind of error, for programs.")
@@ -49,7 +49,7 @@ class FineTuningJob(BaseModel):
     validation_file: str | None = Field(description="The file's id.")
     result_files: list[str] = Field(description="The file with its metrics, once it has ended.")
     trained_tokens: int | None = Field(description="Tokens trained; null: it is not over.")
-    error: JobError | None = Field(description="Why it has failed.")
+    error: JobFailure | None = Field(description="Why it has failed.")
     seed: int = Field(description="Seed of all that is random.")
     hyperparameters: dict[str, Any] = Field(description="Of a supervised job; as in `method`.")
     method: dict[str, Any] = Field(description="The method, with the numbers used for `auto`.")
@@ -115,7 +115,7 @@ class JobRecord(BaseModel):
     project: str | None = None
     hyperparameters: dict[str, Any] = {}
     """The numbers used. Empty until the rows are counted."""
-    error: JobError | None = None
+    error: JobFailure | None = None
     """Why no run was made of it."""
     is_new: bool = True
     """Whether its run is still to be queued."""
@@ -177,7 +177,7 @@ def job_of(
     elif error is not None:
         finished = int(record.created)
     if run is not None and run.state is RunState.FAILED:
-        error = JobError(code="server_error", message=run.reason or "the run failed", param=None)
+        error = JobFailure(code="server_error", message=run.reason or "the run failed", param=None)
     if run is not None and status == "running" and run.eta_seconds is not None:
         estimate = int((time.time() if now is None else now) + run.eta_seconds)
     return FineTuningJob(

@@ -21,7 +21,7 @@ from services.gateway.openai_jobs.job_rows import dataset_rows
 from services.gateway.openai_jobs.job_shelf import JobShelf
 from services.gateway.openai_jobs.jobs import (
     JobCheckpoint,
-    JobError,
+    JobFailure,
     JobRecord,
     checkpoint_id,
     job_of,
@@ -307,7 +307,7 @@ def test_a_status_follows_from_the_state_of_the_run(state: RunState, by: str, st
 
 def test_a_job_without_a_run_validates_or_has_failed() -> None:
     assert strict(job_of(record(), None)).status == "validating_files"
-    error = JobError(code="invalid_training_file", message="line 3", param="training_file")
+    error = JobFailure(code="invalid_training_file", message="line 3", param="training_file")
 
     failed = strict(job_of(record().model_copy(update={"error": error}), None))
 

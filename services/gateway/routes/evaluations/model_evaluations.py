@@ -29,7 +29,7 @@ from services.gateway.dependencies import (
 )
 from services.gateway.paging import Cursor, Next
 from services.gateway.routes.evaluations.run_evaluations import EvaluationDep, evaluations_of
-from services.gateway.routes.runs.runs import detailed, page_of_runs, queue
+from services.gateway.routes.runs.runs import detailed, page_of_runs
 from services.gateway.submission.evaluation_submission import (
     EvaluationSubmission,
     differing,
@@ -37,6 +37,7 @@ from services.gateway.submission.evaluation_submission import (
     is_evaluation,
     resolve_model,
 )
+from services.gateway.submission.run_queueing import queue
 from services.http import Problem, responses
 
 router = APIRouter(tags=["evaluations"])

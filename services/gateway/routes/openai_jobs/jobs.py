@@ -13,17 +13,17 @@ from fastapi.responses import Response
 from services.contracts.records import RunRecord, RunState
 from services.gateway.callers import Caller
 from services.gateway.dependencies import CallerDep, Dependencies, Deps
-from services.gateway.openai.errors import SessionProblem, openai_errors
-from services.gateway.openai_jobs.files import FieldError, new_id
-from services.gateway.openai_jobs.job_creation import create_job, finish_job
-from services.gateway.openai_jobs.job_events import JobEvent, JobEventList
-from services.gateway.openai_jobs.job_history import (
+from services.gateway.fine_tuning_jobs.creation import create_job, finish_job
+from services.gateway.fine_tuning_jobs.history import (
     followed,
     job_checkpoints,
     metric_rows,
     newest_events,
     with_results,
 )
+from services.gateway.openai.errors import SessionProblem, openai_errors
+from services.gateway.openai_jobs.files import FieldError, new_id
+from services.gateway.openai_jobs.job_events import JobEvent, JobEventList
 from services.gateway.openai_jobs.job_requests import (
     NewFineTuningJob,
     matches,
@@ -122,7 +122,7 @@ async def list_all(
 )
 async def show(deps: Deps, caller: CallerDep, job: JobId) -> FineTuningJob:
     """A job's status, model and results."""
-    return await _shown(deps, *await _found(deps, caller, job))
+    return await _shown(deps, *await _seen_job(deps, caller, job))
 
 
 @router.post(
@@ -187,7 +187,7 @@ async def events(
     stream: Annotated[bool, Query(description="Send events as they happen.")] = False,
 ) -> Response | JobEventList:
     """What has happened, the newest first: steps with their metrics, checkpoints, warnings."""
-    record, run = await _found(deps, caller, job)
+    record, run = await _seen_job(deps, caller, job)
     if stream:
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         return EventStream(_encoded(followed(deps, record, run)), headers=headers)
@@ -207,7 +207,7 @@ async def checkpoints(
     deps: Deps, caller: CallerDep, job: JobId, after: After = None, limit: PageLimit = 10
 ) -> CheckpointPage:
     """The checkpoints that are kept, the newest first. Each is a model."""
-    record, run = await _found(deps, caller, job)
+    record, run = await _seen_job(deps, caller, job)
     kept = await job_checkpoints(deps, record) if run is not None else []
     with in_openai_form():
         if after is not None:
@@ -254,7 +254,9 @@ def _is_there(record: JobRecord, run: RunRecord | None) -> bool:
     return run is not None or record.error is not None or record.is_new
 
 
-async def _found(deps: Dependencies, caller: Caller, id: str) -> tuple[JobRecord, RunRecord | None]:
+async def _seen_job(
+    deps: Dependencies, caller: Caller, id: str
+) -> tuple[JobRecord, RunRecord | None]:
     """Return a job that the caller sees, and its run. Raises SessionProblem (404)."""
     record = await anyio.to_thread.run_sync(JobShelf(deps.settings.data).get, id)
     if record is not None and caller.sees(record.project):
@@ -268,7 +270,7 @@ async def _found(deps: Dependencies, caller: Caller, id: str) -> tuple[JobRecord
 
 async def _begun(deps: Dependencies, caller: Caller, id: str) -> tuple[JobRecord, RunRecord | None]:
     """Return a job and its run. A new job gets its run first."""
-    record, run = await _found(deps, caller, id)
+    record, run = await _seen_job(deps, caller, id)
     if run is None and record.error is None:
         with in_openai_form():
             record = await finish_job(deps, record.id)

@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from services.contracts.records import Notes, RunRecord, Tags
 from services.gateway.dependencies import RUN_PROBLEMS, CallerDep, Deps, RequestTryDep, RunDep
-from services.gateway.routes.runs.runs import queue
 from services.gateway.submission.fitting import DryRun
+from services.gateway.submission.run_queueing import queue
 from services.gateway.submission.run_submission import RunSubmission, accept, described_run
 from services.http import responses
 

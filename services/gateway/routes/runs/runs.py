@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
 from http import HTTPStatus
 from typing import Annotated, TypeVar
 
@@ -12,7 +11,6 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
 from services.contracts.records import RunRecord, RunState, RunSummary
-from services.gateway.callers import Caller
 from services.gateway.dependencies import (
     RUN_PROBLEMS,
     CallerDep,
@@ -21,24 +19,20 @@ from services.gateway.dependencies import (
     RequestTryDep,
     RunDep,
 )
-from services.gateway.idempotency import RequestTry
 from services.gateway.paging import Cursor, Limit, Next, cursor_at, place_in, unknown_cursor
 from services.gateway.run_deletion import delete_run
 from services.gateway.run_edits import RunPatch, edit_run
 from services.gateway.run_index import Test
-from services.gateway.submission.fitting import DryRun, refusals
-from services.gateway.submission.forked_checkpoint import pinned
+from services.gateway.submission.fitting import DryRun
+from services.gateway.submission.run_queueing import queue
 from services.gateway.submission.run_submission import (
     RunSubmission,
     accept,
     described_run,
     keep_record,
-    refusal,
 )
 from services.http import UNCHANGED, Problem, responses, unless_unchanged
-from services.models.path import needed_runs
 from services.runtime.logs import get_logger
-from services.store import Gone
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
@@ -153,46 +147,6 @@ async def submit(
         answer.status_code = HTTPStatus.OK
         return described_run(await accept(deps, submission))
     return await queue(deps, submission, caller, request_try)
-
-
-async def queue(
-    deps: Dependencies,
-    submission: RunSubmission,
-    caller: Caller,
-    request_try: RequestTry,
-    is_fork: bool = False,
-) -> RunRecord:
-    """Check a submission and queue it. The checkpoint of a fork is pinned before. Raises Problem as
-    `accept`."""
-    # A try that broke off may have written the run, and not queued it.
-    if request_try.is_repeated and (written := await deps.store.runs.get(request_try.id)):
-        if written.state is RunState.QUEUED:
-            await deps.store.runs.queue_again(written)
-        return await _submitted(deps, written)
-    accepted = await accept(deps, submission, is_fork=is_fork)
-    # Whoever continues a project's run leaves it in its project.
-    project = caller.project or accepted.record.project
-    made_by = {"submitter": caller.name, "project": project}
-    record = accepted.record.model_copy(update={**made_by, "id": request_try.id})
-    if too_large := refusals(accepted.estimate):
-        raise refusal(too_large)
-    try:
-        async with pinned(deps.volume, record) if is_fork else nullcontext():
-            await deps.store.runs.submit(record, needed_runs(record))
-    except Gone as error:
-        raise Problem(HTTPStatus.CONFLICT, f"the run was not queued: {error}") from None
-    queued = await _submitted(deps, record)
-    deps.references.tell(record.id, accepted.unfinished)
-    log.info("run queued", run=record.id, name=record.name, kind=record.kind, pool=record.pool)
-    return queued
-
-
-async def _submitted(deps: Dependencies, record: RunRecord) -> RunRecord:
-    """Keep a copy of a queued run, note its trackers, and return the run as the store has it."""
-    await keep_record(deps, record.id)
-    await deps.tracking.begin(record)
-    # The store has added the checkpoint and the step of a run that is resumed.
-    return (await detailed(deps, [await deps.store.runs.get(record.id) or record]))[0]
 
 
 @router.get(

@@ -28,11 +28,11 @@ from services.gateway.openai_jobs.job_config import RECIPES, JobFacts, planned, 
 from services.gateway.openai_jobs.job_requests import MAX_SEED, JobRequest, MethodType
 from services.gateway.openai_jobs.job_rows import MAPPINGS, dataset_rows
 from services.gateway.openai_jobs.job_shelf import JobShelf
-from services.gateway.openai_jobs.jobs import NOTE, PREFIX, JobError, JobRecord
+from services.gateway.openai_jobs.jobs import NOTE, PREFIX, JobFailure, JobRecord
 from services.gateway.openai_jobs.training_rows import BadRowError
-from services.gateway.routes.runs.runs import queue
 from services.gateway.submission.dataset_creation import DatasetSource, create_dataset
 from services.gateway.submission.model_check import Problems, check_models, positions_of
+from services.gateway.submission.run_queueing import queue
 from services.gateway.submission.run_submission import RunSubmission
 from services.http import Problem
 from services.models.path import run_named
@@ -66,17 +66,17 @@ async def _new_record(
     deps: Dependencies, caller: Caller, id: str, request: JobRequest
 ) -> JobRecord:
     files = {"training_file": request.training_file, "validation_file": request.validation_file}
-    found: dict[str, FineTuningFile | None] = dict.fromkeys(files)
+    by_param: dict[str, FineTuningFile | None] = dict.fromkeys(files)
     shelf = FileShelf(deps.settings.data)
     for param, file in files.items():
         if file is not None:
             kept = await anyio.to_thread.run_sync(shelf.file, file)
             if kept is None or not caller.sees(kept.project):
                 raise FieldError(param, f"there is no file {file[:80]!r}")
-            found[param] = kept
+            by_param[param] = kept
     if request.validation_file == request.training_file:
         raise FieldError("validation_file", "is the training file: send other rows")
-    training = found["training_file"]
+    training = by_param["training_file"]
     assert training is not None
     seed = int(id.removeprefix(PREFIX)[8:], 16) % MAX_SEED if request.seed is None else request.seed
     return JobRecord(
@@ -84,7 +84,7 @@ async def _new_record(
         created=time.time(),
         request=request,
         training=training,
-        validation=found["validation_file"],
+        validation=by_param["validation_file"],
         seed=seed,
         submitter=caller.name,
         organization=caller.organization,
@@ -116,10 +116,10 @@ async def finish_job(deps: Dependencies, id: str, *, forgets_refused: bool = Fal
         return record
 
 
-def _error(error: FieldError) -> JobError:
+def _error(error: FieldError) -> JobFailure:
     is_file = error.param in ("training_file", "validation_file")
     code = f"invalid_{error.param}" if is_file else "invalid_value"
-    return JobError(code=code, message=str(error), param=error.param or None)
+    return JobFailure(code=code, message=str(error), param=error.param or None)
 
 
 async def keep_finishing(deps: Dependencies) -> None:
