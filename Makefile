@@ -83,7 +83,7 @@ test-chaos: setup ## each kind of kill once and 6 power cuts, against a real vLL
 	@HEADRACE_CHAOS_VLLM=real $(BIN)/python -m tests.chaos.power_cuts 6
 
 .PHONY: test-slurm
-test-slurm: setup ## the jobs of deploy/slurm on a real Slurm of two nodes; needs root, slurm-wlm and munge: six minutes
+test-slurm: setup ## the jobs of deploy/slurm on a real Slurm of two nodes; needs root, slurm-wlm and munge: five minutes
 	@$(BIN)/python -m pytest tests/slurm -rs
 
 .PHONY: test-compose

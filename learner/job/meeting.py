@@ -178,6 +178,9 @@ def _opened(job: JobRank, deadline: float, stop: threading.Event) -> Store:
         os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={name}")
     is_master = job.rank == 0 and not job.agent
     descriptor = _listening(job, address) if is_master else None
+    # torch would print the stack of each try, and wait twice as long.
+    if not is_master and not _answers(address, job.port, deadline, stop):
+        raise _nobody(job)
     try:
         return TCPStore(
             address,
@@ -188,10 +191,26 @@ def _opened(job: JobRank, deadline: float, stop: threading.Event) -> Store:
             master_listen_fd=descriptor,
         )
     except dist.DistError:
-        raise RanksMissing(
-            f"nobody answers at {_place(job)}: start rank 0 on that host, and see that this host "
-            "reaches the port"
-        ) from None
+        raise _nobody(job) from None
+
+
+def _nobody(job: JobRank) -> RanksMissing:
+    return RanksMissing(
+        f"nobody answers at {_place(job)}: start rank 0 on that host, and see that this host "
+        "reaches the port"
+    )
+
+
+def _answers(address: str, port: int, deadline: float, stop: threading.Event) -> bool:
+    """Wait until somebody listens there. Return False if nobody does before `deadline`."""
+    while True:
+        try:
+            socket.create_connection((address, port), 2).close()
+        except OSError:
+            if time.monotonic() > deadline or stop.wait(POLL_SECONDS):
+                return False
+        else:
+            return True
 
 
 def _resolved(job: JobRank, deadline: float, stop: threading.Event) -> str:

@@ -190,11 +190,18 @@ def test_two_ranks_of_one_number_are_refused(port: int) -> None:
     ],
 )
 def test_an_address_that_nobody_has_is_named(
-    port: int, monkeypatch: pytest.MonkeyPatch, number: int, address: str, said: str
+    port: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    number: int,
+    address: str,
+    said: str,
 ) -> None:
     monkeypatch.setattr(meeting, "MEET_SECONDS", 1.0)
     (error,) = met(rank(number, 2, port, address))
     assert said in str(error)
+    # torch prints no stack before our sentence.
+    assert "c10d" not in capfd.readouterr().err
 
 
 def test_the_store_listens_on_the_given_address_alone(port: int) -> None:
