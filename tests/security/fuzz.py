@@ -22,6 +22,8 @@ from urllib.parse import quote
 from tests.security.fuzz_target import Sent, Target, multipart, prepared, uploaded
 from tests.security.fuzz_values import BIG, CONTENT_TYPES, HEADERS, TEXTS, TOKENS
 
+SCORING = (b"/v1/verifiers", b"/openai/v1/fine_tuning/alpha/graders")
+
 
 def leaves(value: Any, at: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
     """The key path of everything in `value`, sections and lists included."""
@@ -46,41 +48,15 @@ def encoded(value: Any, at: tuple[str | int, ...], token: bytes) -> bytes:
     return json.dumps(copy).encode().replace(json.dumps(mark).encode(), token)
 
 
-def example(schema: dict[str, Any], document: dict[str, Any], depth: int = 0) -> Any:
-    """A value of a schema of the OpenAPI document, with all its properties."""
-    if "$ref" in schema:
-        name = schema["$ref"].rpartition("/")[2]
-        return example(document["components"]["schemas"][name], document, depth)
-    for key in ("anyOf", "oneOf", "allOf"):
-        if key in schema:
-            return example(schema[key][0], document, depth)
-    for key in ("const", "default"):
-        if schema.get(key) is not None:
-            return schema[key]
-    if "enum" in schema:
-        return schema["enum"][0]
-    match schema.get("type"):
-        case "object" if depth < 6:
-            inner = schema.get("properties", {})
-            return {name: example(inner[name], document, depth + 1) for name in inner}
-        case "array" if depth < 6:
-            return [example(schema.get("items", {}), document, depth + 1)]
-        case "integer" | "number":
-            return schema.get("minimum", 1)
-    return {"object": {}, "array": [], "boolean": True, "null": None}.get(
-        schema.get("type", "string"), "x"
-    )
-
-
 def json_bodies(document: dict[str, Any]) -> dict[tuple[str, str], Any]:
-    """(path, method) → an example of the route's JSON body."""
+    """(path, method) → the example of the route's JSON body."""
     bodies = {}
     for path, operations in document["paths"].items():
         for method, described in operations.items():
             content = described.get("requestBody", {}).get("content", {})
             if "application/json" in content:
-                schema = content["application/json"]["schema"]
-                bodies[path, method.upper()] = example(schema, document)
+                name = content["application/json"]["schema"]["$ref"].rpartition("/")[2]
+                bodies[path, method.upper()] = document["components"]["schemas"][name]["example"]
     return bodies
 
 
@@ -102,14 +78,11 @@ class Fuzzer:
             "priority": 0,
             "resume_from": None,
         }
+        row = {"prompt": "1+1", "answer": "2", "columns": {"a": 1}}
         self._bodies: dict[tuple[str, str], Any] = json_bodies(document) | {
             ("/v1/runs", "POST"): run,
             ("/v1/preview", "POST"): run | {"start": 0, "rows": 3},
-            ("/v1/prompts", "POST"): {
-                "dataset": target.dataset,
-                "prompts": [{"prompt": "1+1", "answer": "2", "columns": {"a": 1}}],
-            },
-            ("/v1/keys", "POST"): {"name": "fuzz"},
+            ("/v1/prompts", "POST"): {"dataset": target.dataset, "prompts": [row]},
         }
         self.answers: Counter[int] = Counter()
 
@@ -128,7 +101,7 @@ class Fuzzer:
         self.answers[status] += 1
         said = f"{sent.what}: {sent.method} {sent.path[:200]!r} {sent.body[:200]!r}"
         # No reward service runs here, so its routes answer 503.
-        is_away = status == 503 and sent.path.startswith(b"/v1/verifiers")
+        is_away = status == 503 and sent.path.startswith(SCORING)
         is_failed = (status >= 500 and not is_away) or not status
         failed = [f"{status} to {said}: {body[:300]!r}"] if is_failed else []
         if len(body) >= 1 << 16 and status >= 400:
