@@ -32,8 +32,10 @@ REPEATABLE = {
 }
 """Operations without an Idempotency-Key that may be sent again after a lost answer: they make
 nothing, or nothing twice."""
-MODEL = r"\b(?!Any\b|Literal\b|None\b)[A-Z]"
-"""The beginning of a model's name in the type of a field."""
+MODEL_NAME = r"\b(?!Any\b|Literal\b|None\b)[A-Z]\w*"
+"""A model's name in the type of a field."""
+LEAST_FIELDS = 6
+"""A model with fewer fields is no base: that others have its fields may be chance."""
 HEADER = """\"\"\"{about} `make client` makes this file (deploy/client_code.py).\"\"\"
 # ruff: noqa: E501, UP028
 
@@ -91,29 +93,48 @@ def optional(kind: str) -> str:
 
 
 def models(schemas: dict[str, Any]) -> str:
-    """Return the source of a model for each schema."""
+    """Return the source of a model for each schema. A model that has all fields of another one is
+    its subclass."""
     source = HEADER.format(about="What the gateway's API takes and answers.")
     source += "from __future__ import annotations\n\nfrom typing import Any, Literal, TypeAlias\n\n"
-    source += "from pydantic import Field, TypeAdapter\n\nfrom headrace.model import Model\n\n"
+    source += "from pydantic import Field\n\nfrom headrace.model import Model\n\n"
+    fields: dict[str, list[str]] = {}
     aliases = ""
     for name, schema in schemas.items():
         if name.startswith("Body_"):
             continue
-        about = schema.get("description", "")
         if "properties" in schema or schema.get("additionalProperties"):
-            fields = schema.get("properties", {}).items()
             required = schema.get("required", ())
-            lines = [field_of(key, field, key in required) for key, field in fields] or ["    pass"]
-            source += f"class {name}(Model):\n{quoted(about, '    ')}\n{''.join(lines)}\n\n"
+            fields[name] = [
+                field_of(key, field, key in required, schemas)
+                for key, field in schema.get("properties", {}).items()
+            ]
         else:
-            aliases += f"{name}: TypeAlias = {annotation(schema)}\n{quoted(about, '')}\n"
+            about = quoted(schema.get("description", ""), "")
+            aliases += f"{name}: TypeAlias = {annotation(schema)}\n{about}\n"
+    # A base has fewer fields than its subclasses, so it stands before them.
+    for name, lines in sorted(fields.items(), key=lambda item: (len(item[1]), item[0])):
+        base = base_of(name, fields)
+        own = [line for line in lines if line not in fields.get(base, ())] or ["    pass"]
+        about = quoted(schemas[name].get("description", ""), "    ")
+        source += f"class {name}({base}):\n{about}\n{''.join(own)}\n\n"
     return source + aliases
 
 
-def field_of(key: str, schema: dict[str, Any], is_required: bool) -> str:
+def base_of(name: str, fields: dict[str, list[str]]) -> str:
+    """Return the model of which `name` is a subclass: the largest whose fields `name` has too."""
+    bases = [
+        (len(lines), other)
+        for other, lines in fields.items()
+        if len(lines) >= LEAST_FIELDS and set(lines) < set(fields[name])
+    ]
+    return max(bases)[1] if bases else "Model"
+
+
+def field_of(key: str, schema: dict[str, Any], is_required: bool, schemas: dict[str, Any]) -> str:
     """Return the lines of a field of a model."""
     kind, default = annotation(schema), schema.get("default")
-    if not is_required and default is None:
+    if not is_required and default is None and "x-default" not in schema:
         # OpenAPI leaves out the default of a list or a dictionary, which is an empty one.
         default = {"array": [], "object": {}}.get(schema.get("type", ""))
         if default is None and not {"None", "Any"} & set(kind.split(" | ")):
@@ -121,12 +142,25 @@ def field_of(key: str, schema: dict[str, Any], is_required: bool) -> str:
     if isinstance(default, list) and kind.startswith("tuple"):
         default = tuple(default)
     value = "" if is_required else f" = {default!r}"
-    if default and isinstance(default, dict | list) and re.search(MODEL, kind):
-        made = f"TypeAdapter[Any]({kind}).validate_python({default!r})"
-        value = f" = Field(default_factory=lambda: {made})"
+    if "x-default" in schema:
+        value = f" = Field(default_factory={made(schema, schemas)})"
     if safe(key) != key:
         value = f" = Field({'' if is_required else f'default={default!r}, '}alias={key!r})"
     return f"    {safe(key)}: {kind}{value}\n{quoted(schema.get('description', ''), '    ')}"
+
+
+def made(schema: dict[str, Any], schemas: dict[str, Any]) -> str:
+    """Return the source of a function that makes the default of a field, which is a model."""
+    default = schema["x-default"]
+    for name in re.findall(MODEL_NAME, annotation(schema)):
+        fields = schemas[name]["properties"]
+        if fields.get("type", {}).get("const") == default.get("type"):
+            break
+    defaults = {key: field.get("default", field.get("x-default")) for key, field in fields.items()}
+    given = {key: value for key, value in default.items() if defaults.get(key) != value}
+    arguments = ", ".join(f"{safe(key)}={value!r}" for key, value in given.items())
+    # The model may stand below.
+    return f"lambda: {name}({arguments})"
 
 
 def operations(paths: dict[str, Any], schemas: dict[str, Any]) -> str:

@@ -42,7 +42,10 @@ def with_config(document: dict[str, Any]) -> dict[str, Any]:
     for name in differing:
         text = text.replace(f'"{COMPONENTS}{name}"', f'"{COMPONENTS}{name}Input"')
     for name, part in json.loads(text).items():
-        components[f"{name}Input" if name in differing else name] = part
+        component = f"{name}Input" if name in differing else name
+        components[component] = {**part, "title": component}
+        for key in part.get("properties", {}).values():
+            _describe_default(key)
     components["RunConfig"]["description"] = (
         "The config of a run, as `GET /v1/schema` has it: `rl` or `sft`."
     )
@@ -53,3 +56,13 @@ def with_config(document: dict[str, Any]) -> dict[str, Any]:
         changes = {key: config.pop(key) for key in ("type", "additionalProperties")}
         config["anyOf"] = [{"$ref": f"{COMPONENTS}RunConfig"}, changes]
     return document
+
+
+def _describe_default(key: dict[str, Any]) -> None:
+    """Say a default that is a model in the description instead, and keep it as `x-default`:
+    generators of clients refuse such a default, and leave out the model that has it."""
+    default = key.get("default")
+    if isinstance(default, dict) and key.keys() & {"$ref", "oneOf", "anyOf"}:
+        key["x-default"] = key.pop("default")
+        chosen = f"`{default['type']}`" if "type" in default else "the defaults of its keys"
+        key["description"] = f"{key['description'].rstrip()} Default: {chosen}."

@@ -13,7 +13,6 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-import requests
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings, strategies
 from schemathesis import GenerationMode
@@ -274,7 +273,7 @@ def test_every_example_is_accepted(world: World) -> None:
     assert world.answers.keys() == world.examples.keys()
 
 
-def try_operation(world: World, session: requests.Session, operation: Any) -> None:
+def try_operation(world: World, operation: Any) -> None:
     """Send generated requests, valid and invalid. Half of the bodies are the example except for one
     key. Raises FailureGroup for an answer that is not described."""
     example = world.example_of(operation.definition.raw)
@@ -296,7 +295,8 @@ def try_operation(world: World, session: requests.Session, operation: Any) -> No
         if isinstance(example, dict) and isinstance(case.body, dict) and data.draw(BOOLEANS):
             key = data.draw(strategies.sampled_from(sorted({*example, *case.body})))
             case.body = {**example, key: case.body.get(key)}
-        answer = case.call(base_url=world.gateway.url, session=session, timeout=60)
+        headers = world.gateway.headers
+        answer = case.call(base_url=world.gateway.url, headers=headers, timeout=60)
         world.statuses[answer.status_code] += 1
         # The reward service starts its workers again with each verifier that is added.
         if not (answer.status_code == 503 and "/verifiers" in operation.path):
@@ -306,15 +306,14 @@ def try_operation(world: World, session: requests.Session, operation: Any) -> No
 
 
 def test_generated_requests_get_only_what_is_described(world: World) -> None:
-    session, failed = requests.Session(), []
-    session.headers.update(world.gateway.headers)
+    failed = []
     operations: list[Any] = [result.ok() for result in world.schema.get_all_operations()]  # type: ignore[union-attr]
     # What ends things comes last.
     operations.sort(key=lambda each: (each.method == "delete", each.path.endswith(ENDING)))
     for operation in operations:
         try:
             if operation.label not in FOLLOWED:
-                try_operation(world, session, operation)
+                try_operation(world, operation)
         except FailureGroup as group:
             failed.append(f"{operation.label}: {group.exceptions}")
     assert not failed, "\n\n".join(failed)
