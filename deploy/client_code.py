@@ -115,9 +115,9 @@ def models(schemas: dict[str, Any]) -> str:
     # A base has fewer fields than its subclasses, so it stands before them.
     for name, lines in sorted(fields.items(), key=lambda item: (len(item[1]), item[0])):
         base = base_of(name, fields)
-        own = [line for line in lines if line not in fields.get(base, ())] or ["    pass"]
+        added = [line for line in lines if line not in fields.get(base, ())] or ["    pass"]
         about = quoted(schemas[name].get("description", ""), "    ")
-        source += f"class {name}({base}):\n{about}\n{''.join(own)}\n\n"
+        source += f"class {name}({base}):\n{about}\n{''.join(added)}\n\n"
     return source + aliases
 
 

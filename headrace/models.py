@@ -4209,23 +4209,6 @@ the best one."""
     """Seed of the prompts' order and of all that is random in the learner."""
 
 
-class Uploaded(DatasetRecord):
-    """A dataset, and how its file was read."""
-
-    mapping: ColumnMapping | str
-    """The columns that were used, guesses made; or the name of the mapping."""
-    left_over: list[str]
-    """Columns that are in neither prompt nor answer. Rows keep them for verifiers."""
-    duplicates: int
-    """Rows with the prompt and answer of an earlier row."""
-    added: bool
-    """False: a dataset of this name had these rows already."""
-    notes: list[str]
-    """Guesses about how the files were read."""
-    warnings: list[str]
-    """Probable mistakes, each with a count."""
-
-
 class Data(Model):
     """The prompts."""
 
@@ -4300,6 +4283,25 @@ class SFTTraining(Training):
 
     rows_per_step: int | None = None
     """Rows of each step, whatever their lengths. Default: 128, unless there is `packing`."""
+
+
+class Uploaded(DatasetRecord):
+    """A dataset, and how its file was read."""
+
+    mapping: ColumnMapping | str
+    """The columns that were used, guesses made; or the name of the mapping."""
+    left_over: list[str]
+    """Columns that are in neither prompt nor answer. Rows keep them for verifiers."""
+    duplicates: int
+    """Rows with the prompt and answer of an earlier row."""
+    added: bool
+    """False: a dataset of this name had these rows already."""
+    notes: list[str]
+    """Guesses about how the files were read."""
+    warnings: list[str]
+    """Probable mistakes, each with a count."""
+    left_out: int = 0
+    """Bad rows that `bad_rows=skip` left out. A warning names the first."""
 
 
 class SampledAnswer(Model):

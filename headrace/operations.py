@@ -210,6 +210,7 @@ def datasets_create(
     mapping: str | None = None,
     verifier: str | None = None,
     source: str | None = None,
+    bad_rows: Literal["refuse", "skip"] | None = None,
 ) -> Request[Uploaded]:
     """Upload a dataset. Convert uploaded files into a dataset. Uploading the same again changes nothing (200). Other
     rows under a name that exists are refused (409), and so is a mapping with other defaults."""
@@ -226,6 +227,7 @@ def datasets_create(
             "mapping": mapping,
             "verifier": verifier,
             "source": source,
+            "bad_rows": bad_rows,
         },
         is_repeatable=True,
     )

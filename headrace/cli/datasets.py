@@ -73,6 +73,12 @@ def add(
     format: Annotated[
         str | None, typer.Option(help="jsonl, csv, parquet or tar. Default: guessed.")
     ] = None,
+    skip_bad_rows: Annotated[
+        bool,
+        typer.Option(
+            "--skip-bad-rows", help="Leave out rows that cannot be used, and name the first."
+        ),
+    ] = False,
     hub: Annotated[
         str | None,
         typer.Option(
@@ -111,6 +117,8 @@ def add(
         form["format"] = format
     if verifier is not None:
         form["verifier"] = verifier
+    if skip_bad_rows:
+        form["bad_rows"] = "skip"
     print_added(send_files(connect(gateway), paths, form), as_json)
 
 

@@ -4,7 +4,7 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from headrace import operations
 from headrace.models import DatasetRecord, Uploaded
@@ -34,17 +34,24 @@ class Datasets:
         name: str | None = None,
         mapping: str | Mapping[str, Any] | None = None,
         verifier: str | None = None,
+        bad_rows: Literal["refuse", "skip"] | None = None,
         progress: Progress | None = None,
     ) -> Uploaded:
         """Upload files or rows. `data`: a file (JSON lines, CSV, Parquet, tar), a folder of files,
         a pattern such as `train-*.parquet`, or a list of these, which become one dataset in this
         order; a dataset of the hub, `hf://ORG/NAME/CONFIG/SPLIT`; or rows. `mapping`: columns, or
-        the name of a well-known file such as gsm8k.
+        the name of a well-known file such as gsm8k. `bad_rows="skip"` leaves out rows that cannot
+        be used, and the answer counts them; otherwise one such row refuses the upload.
         `progress` is called with the bytes that were sent and those in all. The same rows again
         change nothing. Large files are sent in parts: the same call goes on where another one
         stopped."""
         columns = mapping if mapping is None or isinstance(mapping, str) else json.dumps(mapping)
-        form: dict[str, Any] = {"name": name, "mapping": columns, "verifier": verifier}
+        form: dict[str, Any] = {
+            "name": name,
+            "mapping": columns,
+            "verifier": verifier,
+            "bad_rows": bad_rows,
+        }
         named, rows = named_or_rows(data)
         if len(named) == 1 and str(named[0]).startswith("hf://"):
             form["hub"] = str(named[0])

@@ -3,11 +3,13 @@
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any, BinaryIO, cast
 
 from services.contracts.rows.dataset import Row
 from services.contracts.rows.preference import PAIR
+from services.datasets.bad_rows import BadRows
 from services.datasets.columns import ColumnMapping, Source, guessed_answer, has, row_from
 from services.datasets.file_formats import Format, guess_format, read_rows
 from services.datasets.findings import Findings, same_answers
@@ -34,12 +36,16 @@ class Conversion:
         format: Format | None,
         mapping: ColumnMapping | KnownFile,
         most: int,
+        *,
+        skips_bad_rows: bool = False,
     ) -> None:
         """`most`: bytes that a packed file may hold."""
         self._files, self._format, self._mapping, self._most = files, format, mapping, most
         self.notes: list[str] = []
         """Guesses about how the files are read."""
         self.findings = Findings(None)
+        self.bad_rows = BadRows()
+        self._skips_bad_rows = skips_bad_rows
         self._first = ""
         self._absent = set(mapping.prompts) if isinstance(mapping, ColumnMapping) else set()
         """Columns of the prompt that the mapping names and no row has so far."""
@@ -51,8 +57,8 @@ class Conversion:
         return self._mapping if resolved is None else resolved
 
     def rows(self) -> Iterator[Row]:
-        """Yield all rows. Raises DatasetError, which names the place, and the file if there are
-        several."""
+        """Yield all rows but the bad ones. Raises DatasetError, which names the place, and the file
+        if there are several; for bad rows at the end, unless they are skipped."""
         formats = [self.opened(source) for source in self._files]
         first_format, first_columns = formats[0][1], None
         for source, (file, format) in zip(self._files, formats, strict=True):
@@ -62,8 +68,12 @@ class Conversion:
                     "upload files of one format as one dataset"
                 )
             notes: list[str] = []
-            pairs = self._placed(source.name, read_rows(file, format, notes))
+            named = source.name if len(self._files) > 1 else ""
+            on_bad = partial(self.bad_rows.add, file=named)
+            pairs = self._placed(source.name, read_rows(file, format, notes, on_bad))
             first = next(pairs, None)
+            if first is None and self.bad_rows.count:
+                raise self.bad_rows.refusal()
             if first is None:
                 raise DatasetError(f"{source.name} has no rows")
             columns = set(first[1])
@@ -76,6 +86,8 @@ class Conversion:
                 )
             yield from self._accepted(chain([first], pairs), format)
             self.notes += [note for note in notes if note not in self.notes]
+        if self.bad_rows.count and not (self._skips_bad_rows and len(self.findings)):
+            raise self.bad_rows.refusal()
         if not len(self.findings):
             raise DatasetError(
                 "the chosen answer of every row equals the rejected one: there is nothing to learn"
@@ -133,18 +145,26 @@ class Conversion:
     ) -> Iterator[Row]:
         mapping = self._mapping
         for place, source in pairs:
-            if isinstance(mapping, KnownFile):
-                row = mapping.row(place, source)
-            else:
-                if format == "jsonl" and mapping.answer is None:
-                    _check_unanswered(place, source, mapping, self._first)
-                row = row_from(place, source, mapping)
+            try:
+                row = self._row(place, source, format)
+            except DatasetError as error:
+                self.bad_rows.add(error)
+                continue
+            if isinstance(mapping, ColumnMapping):
                 self._absent -= {name for name in self._absent if has(source, name)}
                 if mapping.answer == PAIR and same_answers(row.answer):
                     self.findings.equal_pairs += 1
                     continue
             self.findings.add(source, row)
             yield row
+
+    def _row(self, place: str, source: dict[str, Any], format: Format) -> Row:
+        """Return a row of the dataset. Raises DatasetError."""
+        if isinstance(self._mapping, KnownFile):
+            return self._mapping.row(place, source)
+        if format == "jsonl" and self._mapping.answer is None:
+            _check_unanswered(place, source, self._mapping, self._first)
+        return row_from(place, source, self._mapping)
 
 
 def _other_columns(first: str, other: str, expected: set[str], columns: set[str]) -> str:

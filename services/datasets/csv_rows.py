@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from itertools import chain, islice
 from typing import Any, BinaryIO
 
+from services.datasets.bad_rows import OnBadRow
 from services.datasets.columns import ANSWER_NAMES, PROMPT_NAMES
 from services.datasets.row_checks import (
     MAX_COLUMNS,
@@ -26,9 +27,12 @@ LOOKED_AT = 100
 LOOKED_AT_CHARS = 1 << 18
 
 
-def csv_rows(file: BinaryIO, notes: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+def csv_rows(
+    file: BinaryIO, notes: list[str], on_bad: OnBadRow | None = None
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield rows with their place (`line 3`, from 1). Raises DatasetError, which names the place.
-    Adds the delimiter to `notes` unless it is a comma."""
+    Adds the delimiter to `notes` unless it is a comma, and calls `on_bad`, if given, for rows with
+    another number of cells than the header."""
     csv.field_size_limit(MAX_ROW_BYTES)
     source = (line for _, line in text_lines(file))
     lines = _first_lines(source)
@@ -38,7 +42,7 @@ def csv_rows(file: BinaryIO, notes: list[str]) -> Iterator[tuple[str, dict[str, 
     delimiter = named[4] if before else _delimiter(lines)
     if delimiter != ",":
         notes.append(f"the cells are separated by {_named(delimiter)}")
-    yield from _rows(chain(lines[before:], source), delimiter, before)
+    yield from _rows(chain(lines[before:], source), delimiter, before, on_bad)
 
 
 def _first_lines(source: Iterator[str]) -> list[str]:
@@ -73,7 +77,7 @@ def _delimiter(lines: list[str]) -> str:
 
 
 def _rows(
-    source: Iterator[str], delimiter: str, before: int
+    source: Iterator[str], delimiter: str, before: int, on_bad: OnBadRow | None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """`before`: lines of the file before these."""
     header: list[str] = []
@@ -100,14 +104,18 @@ def _rows(
                 header = _header(cells, line)
                 continue
             if len(cells) != len(header):
-                raise DatasetError(
+                error = DatasetError(
                     f"line {line} has {len(cells)} cells, the header has {len(header)} "
                     f"({names_in(dict.fromkeys(header))}), separated by {_named(delimiter)}: put "
                     f"cells that hold {delimiter!r} or a line break in double quotes"
                 )
+                if on_bad is None:
+                    raise error
+                on_bad(error)
+                continue
             yield f"line {line}", dict(zip(header, cells, strict=True))
-    except csv.Error as error:
-        reason = f"{error}"
+    except csv.Error as broken:
+        reason = f"{broken}"
         if "new-line character" in reason:
             reason = "its lines end with a carriage return alone; let them end with a line feed"
         raise DatasetError(f"line {start + 1} is not CSV: {reason}") from None

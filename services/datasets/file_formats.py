@@ -9,6 +9,7 @@ from pathlib import PurePath
 from typing import Any, BinaryIO, Literal
 
 from services.contracts.strict_json import NotJSON, decode
+from services.datasets.bad_rows import OnBadRow
 from services.datasets.csv_rows import csv_rows
 from services.datasets.json_array import array_elements, is_array
 from services.datasets.parquet import parquet_rows
@@ -61,40 +62,58 @@ def guess_format(filename: str, head: bytes) -> Format:
 
 
 def read_rows(
-    file: BinaryIO, format: Format, notes: list[str]
+    file: BinaryIO, format: Format, notes: list[str], on_bad: OnBadRow | None = None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield rows with their place (`line 3`, `row 3`, `element 3`, from 1). Raises DatasetError,
-    which names the place. Adds guesses about the format to `notes`."""
+    which names the place. Adds guesses about the format to `notes`. Calls `on_bad`, if given, for
+    a line that is no row, and goes on."""
     file.seek(0)
     if format == "parquet":
         yield from parquet_rows(file)
     elif format == "tar":
         yield from tar_rows(file, notes)
     elif format == "csv":
-        yield from csv_rows(file, notes)
+        yield from csv_rows(file, notes, on_bad)
     elif is_array(file):
         for number, (place, value, text) in enumerate(array_elements(file)):
             if number < LOOKED_AT:
                 check_names(place, text)
-            yield place, _row(place, value, "an array holds rows")
+            try:
+                row = _row(place, value, "an array holds rows")
+            except DatasetError as error:
+                if on_bad is None:
+                    raise
+                on_bad(error)
+                continue
+            yield place, row
     else:
-        yield from _jsonl(file)
+        yield from _jsonl(file, on_bad)
 
 
-def _jsonl(file: BinaryIO) -> Iterator[tuple[str, dict[str, Any]]]:
+def _jsonl(file: BinaryIO, on_bad: OnBadRow | None) -> Iterator[tuple[str, dict[str, Any]]]:
     for number, line in text_lines(file):
         if not line.strip():
             continue
-        try:
-            value = decode(line.encode())
-        except NotJSON as error:
-            raise DatasetError(
-                f"line {number} is not JSON: {_json_reason(number, line, error)}"
-            ) from None
         place = f"line {number}"
+        try:
+            row = _row(place, _decoded(number, line), "each line holds one row")
+        except DatasetError as error:
+            if on_bad is None:
+                raise
+            on_bad(error)
+            continue
         if number <= LOOKED_AT:
             check_names(place, line.encode())
-        yield place, _row(place, value, "each line holds one row")
+        yield place, row
+
+
+def _decoded(number: int, line: str) -> Any:
+    try:
+        return decode(line.encode())
+    except NotJSON as error:
+        raise DatasetError(
+            f"line {number} is not JSON: {_json_reason(number, line, error)}"
+        ) from None
 
 
 def check_names(place: str, text: bytes) -> None:

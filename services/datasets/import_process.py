@@ -14,6 +14,7 @@ import resource
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,8 @@ async def import_in_child(
     format: Format | None,
     mapping: ColumnMapping | KnownFile,
     quota: int,
+    *,
+    skips_bad_rows: bool = False,
 ) -> Imported:
     """Convert `files` into the first segment of the dataset `name` under `root`, in a child process
     unless they are small texts.
@@ -65,7 +68,8 @@ async def import_in_child(
     """
     size = size_of(files)
     if size <= SMALL_BYTES and all(_is_text(source, format) for source in files):
-        return await anyio.to_thread.run_sync(import_files, root, files, name, format, mapping)
+        work = partial(import_files, skips_bad_rows=skips_bad_rows)
+        return await anyio.to_thread.run_sync(work, root, files, name, format, mapping)
     path = await anyio.to_thread.run_sync(unpublished_file, root)
     try:
         seconds = CPU_SECONDS + size // BYTES_A_SECOND
@@ -75,6 +79,7 @@ async def import_in_child(
             "format": format,
             "mapping": mapping.name if isinstance(mapping, KnownFile) else asdict(mapping),
             "most": most_row_bytes(size, quota),
+            "skips_bad_rows": skips_bad_rows,
             "seconds": seconds,
         }
         answered = await _answered(job, [source.file.fileno() for source in files])
@@ -183,6 +188,7 @@ def _done(job: dict[str, Any], files: list[SourceFile]) -> dict[str, Any]:
     if "path" not in job:
         preview = preview_file(files[0], format, mapping, job["rows"], job["is_head"])
         return preview.model_dump(mode="json")
-    converted = convert(files, Path(job["path"]), format, mapping, job["most"])
+    path, most, skips = Path(job["path"]), job["most"], job["skips_bad_rows"]
+    converted = convert(files, path, format, mapping, most, skips_bad_rows=skips)
     result: dict[str, Any] = TypeAdapter(Converted).dump_python(converted, mode="json")
     return result

@@ -47,9 +47,11 @@ class Converted:
     """Guesses about how the files are read."""
     warnings: list[str]
     """Probable mistakes, each with a count."""
+    left_out: int = 0
+    """Bad rows that were skipped."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Imported(Converted):
     """The result of an import: a published segment."""
 
@@ -64,24 +66,28 @@ def convert(
     format: Format | None,
     mapping: ColumnMapping | KnownFile,
     most: int,
+    *,
+    skips_bad_rows: bool = False,
 ) -> Converted:
     """Write the rows of `files`, in their order, to the file at `path`.
 
     `format` None: by each file's first bytes and name. `most`: bytes that the rows and an unpacked
-    file may take. Raises DatasetError (UnsupportedFormat for an unknown format) and MemoryError.
+    file may take. `skips_bad_rows`: leave out rows that cannot be used, with a warning. Raises
+    DatasetError (UnsupportedFormat for an unknown format) and MemoryError.
     """
-    conversion = Conversion(files, format, mapping, most)
+    conversion = Conversion(files, format, mapping, most, skips_bad_rows=skips_bad_rows)
     rows = write_rows(conversion.rows(), path, most)
     conversion.check_columns()
     used, findings = conversion.mapping, conversion.findings
-    names = [source.name for source in files]
+    names, bad = [source.name for source in files], conversion.bad_rows
     return Converted(
         rows,
         used.name if isinstance(used, KnownFile) else used,
         findings.left_over(),
         findings.duplicates,
         conversion.notes,
-        missing_shards(names) + mixed_sets(names) + findings.warnings(),
+        bad.warnings() + missing_shards(names) + mixed_sets(names) + findings.warnings(),
+        bad.count,
     )
 
 
@@ -91,13 +97,20 @@ def import_files(
     name: str,
     format: Format | None = None,
     mapping: ColumnMapping | KnownFile | None = None,
+    *,
+    skips_bad_rows: bool = False,
 ) -> Imported:
     """Convert files that can be trusted, or are small, into the first segment of the dataset `name`
     under `root`. Raises as `convert`, and then leaves no file."""
     path = unpublished_file(root)
     try:
         converted = convert(
-            files, path, format, mapping or ColumnMapping(), most_row_bytes(size_of(files))
+            files,
+            path,
+            format,
+            mapping or ColumnMapping(),
+            most_row_bytes(size_of(files)),
+            skips_bad_rows=skips_bad_rows,
         )
         return published(root, name, path, converted)
     finally:

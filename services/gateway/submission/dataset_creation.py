@@ -51,6 +51,9 @@ class Uploaded(DatasetRecord):
     added: bool = Field(description="False: a dataset of this name had these rows already.")
     notes: list[str] = Field(description="Guesses about how the files were read.")
     warnings: list[str] = Field(description="Probable mistakes, each with a count.")
+    left_out: int = Field(
+        0, description="Bad rows that `bad_rows=skip` left out. A warning names the first."
+    )
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ class DatasetSource:
     """Reads all references at once."""
     source: str | None
     """Where the rows come from. None: the names of the files."""
+    skips_bad_rows: bool = False
 
 
 async def create_dataset(
@@ -79,7 +83,13 @@ async def create_dataset(
     async def convert() -> Imported:
         async with IMPORTS:
             return await import_in_child(
-                deps.volume.root, files, chosen, asked.format, asked.mapping, quota
+                deps.volume.root,
+                files,
+                chosen,
+                asked.format,
+                asked.mapping,
+                quota,
+                skips_bad_rows=asked.skips_bad_rows,
             )
 
     while True:
@@ -115,6 +125,7 @@ async def create_dataset(
         added=kept.created == record.created,
         notes=imported.notes,
         warnings=imported.warnings + unread,
+        left_out=imported.left_out,
     )
 
 

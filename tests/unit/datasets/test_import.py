@@ -157,7 +157,7 @@ def test_a_row_without_the_answer_that_others_have_is_named(imported: Import) ->
     )
     with pytest.raises(DatasetError) as refused:
         imported(content, "rows.jsonl")
-    assert str(refused.value) == (
+    assert str(refused.value).startswith(
         "line 2 has no answer, and line 3 has one (column 'answer'): give every row one, null "
         "where there is none"
     )

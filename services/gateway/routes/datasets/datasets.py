@@ -3,7 +3,7 @@
 import contextlib
 from http import HTTPStatus
 from pathlib import PurePath
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import anyio.to_thread
 from fastapi import APIRouter, File, Form, Query, Request, Response, UploadFile
@@ -80,7 +80,8 @@ class DatasetPreview(BaseModel):
                 409: "There is a dataset of this name with other rows or other defaults",
                 413: "The upload is over the limit",
                 415: "Not a format that can be read",
-                422: "A row or the mapping cannot be used; `detail` names the line",
+                422: "Rows or the mapping cannot be used; `detail` counts bad rows, and names "
+                "the first by their lines",
                 424: "The hub cannot be reached",
                 507: "The data volume is full, or cannot be written",
             }
@@ -145,13 +146,20 @@ async def create(
         str | None,
         Form(max_length=200, description="Where the rows come from. Default: the file's name."),
     ] = None,
+    bad_rows: Annotated[
+        Literal["refuse", "skip"],
+        Form(
+            description="What happens to an upload with rows that cannot be used: `refuse` it, and "
+            "name the rows, or `skip` them, and keep the others."
+        ),
+    ] = "refuse",
 ) -> Uploaded | Response:
     """Convert uploaded files into a dataset. Uploading the same again changes nothing (200). Other
     rows under a name that exists are refused (409), and so is a mapping with other defaults."""
     columns = read_mapping(mapping)
     if verifier is not None:
         await check_named(deps, verifier)
-    asked = DatasetSource(name, format, columns, verifier, source)
+    asked = DatasetSource(name, format, columns, verifier, source, bad_rows == "skip")
     if hub is not None:
         if file or upload:
             raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, ONE_SOURCE, [("hub", ONE_SOURCE)])
