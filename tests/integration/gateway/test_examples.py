@@ -63,6 +63,8 @@ LIVE: dict[str, Any] = {
 POLICY = (
     *("chat_completions_create", "completions_create", "responses_create"),
     *("messages_create", "messages_count"),
+    *("fine_tuned_chat_completions_create", "fine_tuned_completions_create"),
+    "fine_tuned_responses_create",
 )
 COUNTED = Piece(version=3, text="4", finish_reason="stop", prompt_tokens=2, sampled_tokens=1)
 
@@ -216,6 +218,7 @@ class World:
             self.send(id)
         base = self.submit({"data": {"dataset": "mine"}}, recipe="grpo", name="base")
         trained(self._redis_url, self.gateway.data, base)
+        names["name"] = f"ft:model:personal:base:{base}"
         # The reward service starts its workers again with a new verifier: score first.
         last = "verifiers_create"
         for id in [
