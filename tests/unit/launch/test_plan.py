@@ -79,6 +79,23 @@ def test_a_gpu_machine_is_not_placed_by_cpu_core(tmp_path: Path) -> None:
     assert "VLLM_CPU_OMP_THREADS_BIND" not in part(plan, "rollout-0").environment
 
 
+def test_workers_that_only_serve_have_cores_of_their_own(tmp_path: Path) -> None:
+    options = replace(FREE, rollouts=1, serving=1)
+    plan = make_plan(options, tmp_path, place=lambda n, ranks: plan_cores(range(4), n, ranks))
+    serving, rollout = part(plan, "serving-0"), part(plan, "rollout-0")
+    assert serving.environment["HEADRACE_SERVING_ONLY"] == "true"
+    assert "HEADRACE_SERVING_ONLY" not in rollout.environment
+    assert serving.argv == rollout.argv
+    assert serving.cores
+    assert not {*serving.cores} & {*rollout.cores}
+    alone = make_plan(replace(options, rollouts=0), tmp_path, place=on_two_cores)
+    assert [one.name for one in alone.parts if one.stage == 2] == ["serving-0", "learner"]
+    assert alone.workers is not None
+    assert alone.workers.part(1, 2, []).name == "rollout-1"
+    with pytest.raises(LaunchError, match="--serving -1: at least 0"):
+        UpOptions(serving=-1)
+
+
 def test_a_gateway_on_all_interfaces_is_reached_over_loopback(tmp_path: Path) -> None:
     plan = make_plan(replace(FREE, host="0.0.0.0"), tmp_path)
     assert "0.0.0.0" in part(plan, "gateway").argv
