@@ -3,8 +3,8 @@
     python examples/openai_fine_tuning.py reinforcement --model run:RUN
 
 The model is that of `headrace demo`, which forgets to carry in sums. Each method teaches it to: by
-a grader's rewards (`reinforcement`), by right answers (`supervised`), or by right answers beside
-wrong ones (`dpo`). The finished model is asked for sums that no job has seen.
+a grader's rewards (`reinforcement`), by right answers (`supervised`), or by pairs of a right
+and a wrong answer (`dpo`). At the end the finished model gets sums that no job has seen.
 
 The model comes from `headrace demo`: `headrace up --data headrace-data/demo` serves its runs again,
 and `headrace runs` names them. OPENAI_API_KEY is the key of that folder (`api-key`).

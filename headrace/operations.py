@@ -641,7 +641,7 @@ def fine_tuning_jobs_resume(*, job: str) -> Request[FineTuningJob]:
 def fine_tuning_events_list(
     *, job: str, after: str | None = None, limit: int | None = None, stream: bool | None = None
 ) -> Request[JobEventList]:
-    """List a job's events. What has happened, the newest first: steps with their metrics, checkpoints, warnings."""
+    """List a job's events. The job's events, the newest first: steps with their metrics, checkpoints, warnings."""
     return Request(
         "GET",
         "/openai/v1/fine_tuning/jobs/{job}/events",

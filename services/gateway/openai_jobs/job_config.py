@@ -43,7 +43,7 @@ GRADER = f"{REWARD}params.grader"
 
 @dataclass(frozen=True)
 class JobFacts:
-    """What is known of a job once its files and its model have been read."""
+    """A job's model and datasets, once they have been read."""
 
     path: str
     """`model.path` of the run."""

@@ -30,7 +30,7 @@ class JobShelf:
         return file_lock(self._new / f".{id}.lock")
 
     def begin(self, record: JobRecord) -> None:
-        """Keep a new job, or what has become known of it."""
+        """Keep a new job, or its new fields."""
         _write(self._new / f"{record.id}.json", record)
 
     def settle(self, record: JobRecord) -> None:
@@ -44,11 +44,11 @@ class JobShelf:
         fsync(self._new)
 
     def new(self, id: str) -> JobRecord | None:
-        """Return a new job. Return None if there is none with this id."""
+        """Return the new job with this id, if it exists."""
         return _read(self._new / f"{id}.json") if JOB.fullmatch(id) else None
 
     def get(self, id: str) -> JobRecord | None:
-        """Return a job. Return None if there is none with this id."""
+        """Return the job with this id, if it exists."""
         if not JOB.fullmatch(id):
             return None
         return _read(self._jobs / f"{id}.json") or self.new(id)

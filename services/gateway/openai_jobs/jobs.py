@@ -102,7 +102,7 @@ class CheckpointPage(BaseModel):
 
 
 class JobRecord(BaseModel):
-    """What the run of a job does not say."""
+    """The fields of a job that its run does not have."""
 
     id: str
     created: float
@@ -116,7 +116,7 @@ class JobRecord(BaseModel):
     hyperparameters: dict[str, Any] = {}
     """The numbers used. Empty until the rows are counted."""
     error: JobFailure | None = None
-    """Why no run was made of it."""
+    """The reason why the job has no run."""
     is_new: bool = True
     """Whether its run is still to be queued."""
 

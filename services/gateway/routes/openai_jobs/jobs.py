@@ -186,7 +186,7 @@ async def events(
     limit: PageLimit = 20,
     stream: Annotated[bool, Query(description="Send events as they happen.")] = False,
 ) -> Response | JobEventList:
-    """What has happened, the newest first: steps with their metrics, checkpoints, warnings."""
+    """The job's events, the newest first: steps with their metrics, checkpoints, warnings."""
     record, run = await _seen_job(deps, caller, job)
     if stream:
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
