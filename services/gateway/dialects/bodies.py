@@ -26,12 +26,10 @@ ASKED = [{"role": "user", "content": "2+2?"}]
 class ModelsAsked:
     """A request for the list of models. The parameters are those of Anthropic's API."""
 
-    version: Annotated[
-        str | None, Header(alias="anthropic-version", description="Sent by Anthropic's clients.")
-    ] = None
-    limit: Annotated[int, Query(ge=1, le=1000, description="Most models of a page.")] = 1000
-    after_id: Annotated[str | None, Query(description="The last id of the page before.")] = None
-    before_id: Annotated[str | None, Query(description="The first id of the page behind.")] = None
+    version: str | None = None
+    limit: int = 1000
+    after_id: str | None = None
+    before_id: str | None = None
 
     def listed(self, names: dict[str, int]) -> "OpenAIModels | AnthropicModels":
         """Return models, by name with their creation in Unix seconds, in the API's form."""
@@ -46,7 +44,18 @@ class ModelsAsked:
         return AnthropicModels.of({id: names[id] for id in page}, more)
 
 
-ModelsAskedDep = Annotated[ModelsAsked, Depends(ModelsAsked)]
+async def _models_asked(
+    version: Annotated[
+        str | None, Header(alias="anthropic-version", description="Sent by Anthropic's clients.")
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=1000, description="Most models of a page.")] = 1000,
+    after_id: Annotated[str | None, Query(description="The last id of the page before.")] = None,
+    before_id: Annotated[str | None, Query(description="The first id of the page behind.")] = None,
+) -> ModelsAsked:
+    return ModelsAsked(version, limit, after_id, before_id)
+
+
+ModelsAskedDep = Annotated[ModelsAsked, Depends(_models_asked)]
 
 
 class AnthropicModel(BaseModel):
