@@ -371,3 +371,42 @@ def test_nanochats_recipe_trains_nanochats_architecture(api: Gateway, tmp_path: 
     gaps = {key: [step[key] for step in trained if key in step] for key in GAPS}
     assert all(values and max(values) <= 1e-4 for values in gaps.values()), gaps
     assert any("evaluation/pass_at_4" in step for step in steps)
+
+
+@pytest.mark.timeout(400)
+def test_a_reinforcement_job_of_openais_client_keeps_its_answers_to_a_schema(
+    stack: Stack, model: str
+) -> None:
+    rows = [
+        {"messages": [{"role": "user", "content": f"{n}+1"}], "answer": str(n + 1)}
+        for n in range(8)
+    ]
+    source = "def grade(sample, item):\n    return {'yes': 1.0, 'no': 0.5}[sample['output_json']]"
+    schema = {"type": "json_schema", "json_schema": {"schema": {"enum": ["yes", "no"]}}}
+    options: dict[str, Any] = {
+        "grader": {"type": "python", "name": "said", "source": source},
+        "response_format": schema,
+        "hyperparameters": {"n_epochs": 1, "batch_size": 4, "compute_multiplier": 0.5},
+    }
+    url = f"{stack.gateway_url}/openai/v1"
+    with openai.OpenAI(base_url=url, api_key=stack.api_key) as client:
+        content = "".join(json.dumps(row) + "\n" for row in rows).encode()
+        file = client.files.create(file=("rows.jsonl", content), purpose="fine-tune")
+        method: Any = {"type": "reinforcement", "reinforcement": options}
+        jobs = client.fine_tuning.jobs
+        job = jobs.create(model=model, training_file=file.id, method=method)
+        streamed = httpx.get(
+            f"{url}/fine_tuning/jobs/{job.id}/events?stream=true",
+            headers={"Authorization": f"Bearer {stack.api_key}"},
+            timeout=300,
+        )
+        done = jobs.retrieve(job.id)
+        results = client.files.content(done.result_files[0]).text
+
+    assert streamed.text.endswith("data: [DONE]\n\n")
+    assert (done.status, done.error) == ("succeeded", None)
+    header, *steps = [line.split(",") for line in results.splitlines()]
+    assert header[:2] == ["step", "train_mean_reward"]
+    assert [int(step[0]) for step in steps] == [1, 2]
+    # Any other answer would have no reward.
+    assert all(0.5 <= float(step[1]) <= 1 for step in steps)
