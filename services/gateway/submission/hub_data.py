@@ -12,11 +12,16 @@ from services.http import Problem
 
 
 async def with_hub_datasets(
-    deps: Dependencies, raw: dict[str, Any], problems: Problems, *, may_fetch: bool
+    deps: Dependencies,
+    raw: dict[str, Any],
+    problems: Problems,
+    warnings: list[str],
+    *,
+    may_fetch: bool,
 ) -> dict[str, Any]:
     """Return `raw` with the datasets' ids in place of their names on the hub. A dataset that was
     fetched before is taken as it is; others are fetched now if that is allowed: a preview makes
-    nothing, so a key that only reads may ask for it."""
+    nothing, so a key that only reads may ask for it. `warnings` say what was fetched."""
     for key, name in dataset_names(raw).items():
         if not name.startswith(PREFIX):
             continue
@@ -34,5 +39,10 @@ async def with_hub_datasets(
             problems.append((key, str(error)))
             continue
         assert record is not None
+        if not fetched:
+            warnings.append(
+                f"{key}: {name} was fetched from the hub now, as the dataset {record.name!r} of "
+                f"{record.rows:,} rows"
+            )
         raw = with_value(raw, key, record.id)
     return raw

@@ -151,6 +151,8 @@ class _Draft(NamedTuple):
     from_datasets: dict[str, str]
     problems: Problems
     """Names that mean nothing here. A preview that has any is refused."""
+    fetched: list[str]
+    """Warnings about datasets that were fetched from the hub for it."""
 
     @property
     def first(self) -> DatasetRecord | None:
@@ -179,7 +181,7 @@ async def accept(
     if isinstance(config, RLConfig) and not rows:
         checked = await check_verifiers(deps, config, datasets, problems)
     before = resumed.warnings if resumed else []
-    warnings = [*before, *checked.warnings, *draft.models.warnings]
+    warnings = [*before, *draft.fetched, *checked.warnings, *draft.models.warnings]
     if source is not None and previous is None:
         warnings.append(
             f"run {source.name} ({source.id}) ended without a checkpoint: this run has its config, "
@@ -260,7 +262,8 @@ async def _draft(
     `accept` does."""
     raw, name = merged_config(submission, source)
     problems: Problems = []
-    raw = await with_hub_datasets(deps, raw, problems, may_fetch=may_fetch)
+    fetched: list[str] = []
+    raw = await with_hub_datasets(deps, raw, problems, fetched, may_fetch=may_fetch)
     raw, datasets = await find_datasets(deps, raw, problems, source)
     goes_on_with = source.config if source and submission.recipe is None else None
     submitted = submission.config if submission.recipe is not None else None
@@ -273,7 +276,7 @@ async def _draft(
         problems = with_names(problems, await deps.store.datasets.list())
         raise refusal(problems, error.more) from None
     problems += await anyio.to_thread.run_sync(unlearnable, config, datasets, deps.volume)
-    return _Draft(config, name, datasets, models, from_datasets, problems)
+    return _Draft(config, name, datasets, models, from_datasets, problems, fetched)
 
 
 async def _unfit(deps: Dependencies, draft: _Draft) -> Problems:

@@ -11,6 +11,7 @@ import pytest
 
 from services.datasets import DatasetError
 from services.datasets.hub_files import HubFile, hub_reference
+from services.gateway.submission import hub_data
 from services.gateway.submission.hub_data import with_hub_datasets
 from services.gateway.submission.hub_datasets import CONVERTED, Hub
 from services.http import Problem
@@ -95,7 +96,9 @@ async def test_a_hub_that_is_away_or_refuses_is_named_with_the_way_out() -> None
         await hub(lambda _: httpx.Response(403)).fetch("a/b", "abc", FILE, io.BytesIO())
 
 
-async def test_a_preview_fetches_nothing_and_takes_what_was_fetched() -> None:
+async def test_a_preview_fetches_nothing_and_a_submission_says_what_it_has_fetched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     records: list[Any] = []
 
     async def listed() -> list[Any]:
@@ -105,9 +108,20 @@ async def test_a_preview_fetches_nothing_and_takes_what_was_fetched() -> None:
     raw = {"type": "rl", "data": {"dataset": "hf://a/b"}}
     problems: list[tuple[str, str]] = []
 
-    assert await with_hub_datasets(deps, raw, problems, may_fetch=False) == raw
+    assert await with_hub_datasets(deps, raw, problems, [], may_fetch=False) == raw
     assert [key for key, _ in problems] == ["data.dataset"]
     assert "`headrace datasets add hf://a/b`" in problems[0][1]
-    records.append(SimpleNamespace(id="1", source="hf://a/b@abc/default/train"))
-    taken = await with_hub_datasets(deps, raw, [], may_fetch=False)
-    assert taken["data"]["dataset"] == "1"
+    record = SimpleNamespace(id="1", name="b", rows=1234, source="hf://a/b@abc/default/train")
+
+    async def fetch(*_: object) -> Any:
+        records.append(record)
+        return record
+
+    monkeypatch.setattr(hub_data, "create_from_hub", fetch)
+    warnings: list[str] = []
+    for may_fetch in (True, False):
+        taken = await with_hub_datasets(deps, raw, [], warnings, may_fetch=may_fetch)
+        assert taken["data"]["dataset"] == "1"
+    assert warnings == [
+        "data.dataset: hf://a/b was fetched from the hub now, as the dataset 'b' of 1,234 rows"
+    ]
