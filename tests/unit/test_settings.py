@@ -82,6 +82,8 @@ def test_the_list_of_variables_has_every_variable_of_the_source() -> None:
     folders = ("headrace", "services", "rollout", "reward", "learner", "recipes", "bench", "deploy")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
     files += [ROOT / "Makefile", ROOT / "docker-compose.yml", ROOT / "docs" / "reliability.md"]
+    guide = ROOT / "services" / "gateway" / "guide"  # built from docs/, perhaps long ago
+    files = [path for path in files if guide not in path.parents]
     texts = [path.read_text(errors="ignore") for path in files if path.suffix != ".pyc"]
     named = {name for text in texts for name in re.findall(r"HEADRACE_[A-Z_]*[A-Z]", text)}
     of_files = {f"{name}_FILE" for name in fields}
