@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.browser.conftest import Act
 from tests.browser.seeds import run
@@ -66,6 +66,11 @@ def test_an_upload_that_cannot_be_read_says_why(page: Page, tmp_path: Path) -> N
     page.get_by_label("Files").set_input_files(tmp_path / "bad.jsonl")
     page.get_by_role("button", name="Upload").click()
     expect(page.get_by_role("alert")).to_contain_text("line 2")
+    page.get_by_label("Bad rows").check()
+    page.get_by_role("button", name="Upload").click()
+    result = page.get_by_label("Upload", exact=True).get_by_role("status")
+    expect(result).to_contain_text("bad has 1 rows, 1 left out")
+    expect(result).to_contain_text("line 2")
 
     page.reload()
     page.get_by_label("Or the hub").fill("openai/gsm8k/main/train")
@@ -82,7 +87,17 @@ def test_a_policy_answers_and_a_worker_that_stops_is_named(
     worker = Worker(redis_server.url, "7a1c7a1c")
     worker.start()
     try:
-        page.goto("/try?model=7a1c7a1c")
+        policy = page.get_by_label("Policy")
+
+        def later(route: Route) -> None:
+            policy.press_sequentially("7a1c")
+            route.continue_()
+
+        page.route("**/v1/models", later, times=1)
+        page.goto("/try")
+        expect(page.locator("#models option").first).to_be_attached()
+        policy.press_sequentially("7a1c")
+        policy.press("Enter")
         talk = page.get_by_label("Talk with 7a1c7a1c", exact=True)
         page.get_by_label("Ask as the run does: {prompt}=").check()
         page.get_by_label("Message").fill("57+26")

@@ -131,6 +131,9 @@ def test_a_key_that_only_reads_is_offered_no_change(
     page.get_by_role("link", name="checkpoints").click()
     expect(page.get_by_role("link", name="Download step 100")).to_be_visible()
     assert page.get_by_role("button", name="Pin").count() == 0
+    page.goto("/try?what=verifier")
+    expect(page.get_by_text("A key that only reads cannot score")).to_be_visible()
+    expect(page.get_by_role("button", name="Score")).to_be_disabled()
     page.close()
 
 

@@ -17,6 +17,10 @@ def test_answers_are_found_by_status_step_and_text(page: Page) -> None:
     expect(page).to_have_url(re.compile(r"step=101&status=wrong&text=boxed"))
     for answer in page.locator(".side pre").all_text_contents():
         assert "boxed{4}" in answer
+    page.get_by_label("Status").select_option("error")
+    expect(page.get_by_text("No trained answers fit.")).to_be_visible()
+    page.goto("/runs/5f75f75f/rollouts")
+    expect(page.get_by_text("A supervised run samples no answers: headrace watch")).to_be_visible()
 
 
 def test_a_group_shows_each_token_with_its_numbers_and_its_colour(page: Page) -> None:

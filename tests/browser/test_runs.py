@@ -373,11 +373,12 @@ def test_a_checkpoint_is_pinned_and_downloaded(page: Page) -> None:
 
 
 async def two_gpus(seeds: Seeds) -> None:
-    """A worker that samples on two GPUs, and whose last load failed."""
+    """A worker that serves two models on two GPUs, and whose last load failed."""
     gpus = [GPUDevice(uuid=f"GPU-{i}", name="NVIDIA H100", memory=80 << 30) for i in (0, 1)]
     loads = [GPULoad(uuid=gpu.uuid, used=61 << 30, busy=0.9) for gpu in gpus]
     worker = WorkerRecord(id="two", pool="two", host="two", pid=1, state="unhealthy", gpus=2)
     told = {"devices": gpus, "gpu_loads": loads, "error": "the canary differs"}
+    told |= {"worker_class": "spot", "models": [f"{LIVE}@100"], "loading": "5eed0000@200"}
     await seeds.store.workers.heartbeat(worker.model_copy(update=told))
 
 
@@ -388,6 +389,7 @@ def test_events_and_workers_read_as_sentences_with_units(page: Page, act: Act) -
     page.goto("/workers")
     row = page.get_by_role("row", name="two")
     expect(row).to_contain_text("2 × H100122 of 160 GiB90 %")
+    expect(row).to_contain_text(re.compile(r"^two spot.*serves \S+@100loads \S+@200"))
     expect(page.get_by_text("the canary differs")).to_be_visible()
 
     async def with_gpus(seeds: Seeds) -> None:

@@ -2,18 +2,19 @@
 
 import { type Schemas, get } from "./api";
 import { number } from "./format";
-import { Problem, useLoaded } from "./parts";
+import { Problem, Sentence, useLoaded } from "./parts";
 
 type Answer = Schemas["SampledAnswer"];
 
-export function Answers({ run, state, step }: { run: string; state: string; step: number }) {
+/** `why`: why the run has no trained answers. */
+export function Answers({ run, state, step, why }: { run: string; state: string; step: number; why: string | null }) {
   const { data, error } = useLoaded((signal) => get("/v1/runs/{run}/samples", { path: { run }, query: { limit: 40 }, signal }), run, `${state} ${step}`);
   if (!data) return error ? <Problem error={error} /> : <p class="quiet empty">Loading…</p>;
   const all = [...data.samples, ...data.judged].sort((a, b) => b.step - a.step || (b.reward ?? -Infinity) - (a.reward ?? -Infinity));
   return (
     <>
       <Problem error={error} />
-      {!all.length && <p class="quiet empty">No answer was kept yet.</p>}
+      {why && <p class="quiet empty"><Sentence text={why} /></p>}
       <ol class="answers">
         {all.map((answer) => <One key={`${answer.step} ${answer.task} ${answer.completion}`} answer={answer} />)}
       </ol>

@@ -144,6 +144,7 @@ function Upload({ done }: { done: () => void }) {
     const body = new FormData();
     for (const field of ["name", "verifier"]) if (values.get(field)) body.set(field, values.get(field)!);
     if (mapping()) body.set("mapping", mapping());
+    if (values.has("skip")) body.set("bad_rows", "skip");
     [error.value, made.value, share.value] = [null, null, 0];
     try {
       if (hub.value) body.set("hub", hub.value);
@@ -181,6 +182,7 @@ function Upload({ done }: { done: () => void }) {
         {shown.value && shown.value.columns.length > 0 && <Mapping shown={shown.value} changed={() => void preview()} />}
         {shown.value?.problem && <p class="warned">{shown.value.problem}</p>}
         <label>Verifier <input name="verifier" placeholder="none: references are not read now" /></label>
+        <label>Bad rows <span><input type="checkbox" name="skip" /> leave them out</span></label>
         <button class="primary" disabled={share.value !== null}>{hub.value ? "Fetch" : "Upload"}</button>
         {share.value !== null && (
           <div class="bar" role="progressbar" aria-label="Upload" aria-valuenow={Math.round(share.value * 100)}><i style={{ width: `${share.value * 100}%` }} /></div>
@@ -229,7 +231,7 @@ function Result({ made }: { made: Uploaded }) {
   const mapping = typeof made.mapping === "string" ? made.mapping : Object.entries(made.mapping).filter(([, value]) => value != null).map(([part, column]) => `${part} from ${Array.isArray(column) ? column.join(" and ") : String(column)}`).join(", ");
   return (
     <div role="status">
-      <p><a href={`/datasets/${encodeURIComponent(made.name)}`}>{made.name}</a> has {number(made.rows, 0)} rows{made.added ? "" : ": it was there before"}.</p>
+      <p><a href={`/datasets/${encodeURIComponent(made.name)}`}>{made.name}</a> has {number(made.rows, 0)} rows{made.left_out > 0 && `, ${number(made.left_out, 0)} left out`}{made.added ? "" : ": it was there before"}.</p>
       <p class="quiet">Read: {mapping}.{made.left_over.length ? ` Kept for verifiers: ${made.left_over.join(", ")}.` : ""}</p>
       {made.duplicates > 0 && <p class="warned">{number(made.duplicates, 0)} rows repeat the prompt and answer of an earlier one.</p>}
       <ul class="warned">{[...made.warnings, ...made.notes].map((each) => <li key={each}>{each}</li>)}</ul>

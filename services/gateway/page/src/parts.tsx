@@ -42,6 +42,9 @@ export function Marked({ text }: { text: string }) {
   return <>{text.split("`").map((part, i) => (i % 2 ? <code key={i}>{part}</code> : part))}</>;
 }
 
+/** A reason of the gateway, which begins small, as a sentence. */
+export const Sentence = ({ text }: { text: string }) => <Marked text={`${text.charAt(0).toUpperCase()}${text.slice(1)}.`} />;
+
 /** A button that changes something: it is off while it acts, and a refusal stands beside it. A key that only reads has none. */
 export function Action({ label, about, act, sure, kind = "" }: { label: string; about?: string; act: () => Promise<unknown>; sure?: string; kind?: string }) {
   const busy = useSignal(false);

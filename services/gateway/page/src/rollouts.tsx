@@ -5,7 +5,7 @@ import { useRef } from "preact/hooks";
 import { type Schemas, get } from "./api";
 import { Answers, Reasons } from "./answers";
 import { moment, number } from "./format";
-import { Choice, Problem, SearchField, useLoaded } from "./parts";
+import { Choice, Problem, SearchField, Sentence, useLoaded } from "./parts";
 import { ask, query } from "./router";
 
 type Summary = Schemas["RolloutSummary"];
@@ -37,13 +37,13 @@ function List({ run, state, step, isOver }: { run: string; state: string; step: 
       const pages = [];
       for (const cursor of [null, ...all])
         pages.push(await get("/v1/runs/{run}/rollouts", { path: { run }, query: { ...wanted, limit: 60, cursor } as never, signal }));
-      return { rollouts: pages.flatMap(({ rollouts }) => rollouts), next: pages.at(-1)!.next, damaged: pages[0]!.damaged };
+      return { rollouts: pages.flatMap(({ rollouts }) => rollouts), next: pages.at(-1)!.next, damaged: pages[0]!.damaged, why: pages[0]!.none_because };
     },
     key,
     `${all.join()} ${seen.value} ${isOver}`,
   );
   // A run that keeps no rollouts, or has trained nothing yet, still has the answers that were judged last.
-  if (data && !data.rollouts.length && !isFiltered) return <Answers run={run} state={state} step={step} />;
+  if (data && !data.rollouts.length && !isFiltered && !data.damaged.length) return <Answers run={run} state={state} step={step} why={data.why} />;
   return (
     <>
       <Filters />
@@ -51,7 +51,7 @@ function List({ run, state, step, isOver }: { run: string; state: string; step: 
       {data?.damaged.length ? <p class="problem">These files cannot be read: {data.damaged.join(", ")}</p> : null}
       {step > seen.value && <button class="more" onClick={() => (seen.value = step)}>Show step {step}, the newest</button>}
       {!data && !error && <p class="quiet empty">Loading…</p>}
-      {data && !data.rollouts.length && <p class="quiet empty">{data.next ? "Nothing found so far." : "No answer matches."}</p>}
+      {data && !data.rollouts.length && <p class="quiet empty">{data.next ? "Nothing found so far." : <Sentence text={data.why ?? "no answer matches"} />}</p>}
       <ol class="answers">{byGroup(data?.rollouts ?? []).map((members) => <Together key={`${members[0]!.step} ${members[0]!.group}`} members={members} />)}</ol>
       {data?.next && <button class="more" onClick={() => (cursors.value = { key, all: [...all, data.next!] })}>{data.rollouts.length ? "More" : "Search on"}</button>}
     </>

@@ -121,13 +121,6 @@ function RunCharts({ run }: { run: RunRecord }) {
   );
 }
 
-/** What a run's GPUs cost, where the operator has set a price. */
-interface Price {
-  per_hour: number;
-  per_1000_samples: number;
-  currency: string;
-}
-
 /** What the run does, why, and how long it still takes: in sentences. */
 function Status({ run, isOver }: { run: RunRecord; isOver: boolean }) {
   const share = run.max_steps ? Math.min(1, run.step / run.max_steps) : 0;
@@ -140,7 +133,7 @@ function Status({ run, isOver }: { run: RunRecord; isOver: boolean }) {
   const started = run.started ?? run.created;
   const gpus = gpusOf(run);
   const hours = ((isOver && run.finished ? run.finished : Date.now() / 1000) - started) / 3600;
-  const price = why && "cost" in why ? (why.cost as Price | null) : null;
+  const price = why?.cost;
   const money = (amount: number) => `${number(amount, 2)} ${price?.currency ?? ""}`.trim();
   return (
     <section class="status" aria-label="Now">

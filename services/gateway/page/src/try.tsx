@@ -46,19 +46,13 @@ function TryPolicy() {
     turns.value = { prompt, number: (turns.value?.number ?? 0) + 1 };
     field.current!.value = "";
   };
-  const choice = (name: string, label: string, value: string, none: string | null) => (
-    <label class="choice">
-      <span class="quiet">{label}</span>
-      <input list="models" aria-label={label} value={value} placeholder={none ?? "RUN or RUN@STEP"} onChange={(event) => ask({ [name]: event.currentTarget.value.trim() || null })} />
-    </label>
-  );
   return (
     <>
       <Problem error={error} />
       <datalist id="models">{models.map((each) => <option key={each} value={each} />)}</datalist>
       <div class="toolbar">
-        {choice("model", "Policy", first, null)}
-        {choice("against", "Beside it", second, "none")}
+        <ModelField name="model" label="Policy" value={first} placeholder="RUN or RUN@STEP" />
+        <ModelField name="against" label="Beside it" value={second} placeholder="none" />
         <label class="choice"><span class="quiet">Temperature</span><input type="number" step="0.1" min="0" placeholder="as trained" value={options.temperature} onChange={(event) => ask({ temperature: event.currentTarget.value || null })} /></label>
         <label class="choice"><span class="quiet">Tokens</span><input type="number" min="1" placeholder="as trained" value={options.max_tokens} onChange={(event) => ask({ max_tokens: event.currentTarget.value || null })} /></label>
       </div>
@@ -68,9 +62,29 @@ function TryPolicy() {
       </div>
       <form class="say" onSubmit={sayIt}>
         <textarea ref={field} rows={3} aria-label="Message" placeholder="A message to the policy. Enter sends it, Shift+Enter begins a line." onKeyDown={(event) => event.key === "Enter" && !event.shiftKey && sayIt(event)} />
-        <button class="primary" disabled={!first || !mayChange.value} title={mayChange.value ? undefined : "A key that only reads cannot use the workers."}>Send</button>
+        <button class="primary" disabled={!first || !mayChange.value}>Send</button>
+        {!mayChange.value && <p class="quiet">A key that only reads cannot use the workers. Log in with a key of the role <code>submit</code>.</p>}
       </form>
     </>
+  );
+}
+
+function ModelField({ name, label, value, placeholder }: { name: string; label: string; value: string; placeholder: string }) {
+  // The models may come while one types: that changes no letter.
+  const typed = useSignal<string | null>(null);
+  return (
+    <label class="choice">
+      <span class="quiet">{label}</span>
+      <input
+        list="models"
+        aria-label={label}
+        value={typed.value ?? value}
+        placeholder={placeholder}
+        onInput={(event) => (typed.value = event.currentTarget.value)}
+        onChange={(event) => ask({ [name]: event.currentTarget.value.trim() || null })}
+        onBlur={() => (typed.value = null)}
+      />
+    </label>
   );
 }
 

@@ -1,7 +1,7 @@
 // Try a verifier: type an answer to a row, and see what it earns and why.
 
 import { useSignal } from "@preact/signals";
-import { type Schemas, get, post } from "./api";
+import { type Schemas, get, mayChange, post } from "./api";
 import { number } from "./format";
 import { Choice, Problem, useLoaded } from "./parts";
 import { ask, query } from "./router";
@@ -59,7 +59,8 @@ export function TryVerifier() {
         <label class="tall">Answer <textarea rows={5} required value={answer.value} onInput={(event) => (answer.value = event.currentTarget.value)} /></label>
         <label class="tall">Reference <input value={reference.value} placeholder="the row's" onInput={(event) => (reference.value = event.currentTarget.value)} /></label>
         <label class="tall">Parameters <input value={params.value} placeholder="none, or JSON" onInput={(event) => (params.value = event.currentTarget.value)} /></label>
-        <button class="primary" disabled={!name}>Score</button>
+        <button class="primary" disabled={!name || !mayChange.value}>Score</button>
+        {!mayChange.value && <p class="quiet">A key that only reads cannot score, since a verifier may ask a judge that costs money. Log in with a key of the role <code>submit</code>.</p>}
         <Problem error={failure.value} />
       </form>
       <section class="card" aria-label="Verdict" aria-live="polite">

@@ -66,9 +66,12 @@ function Row({ worker: w }: { worker: Worker }) {
   const starting = w.state !== "starting" || w.starting_seconds == null ? "" : ` ${number(w.starting_seconds, 0)}${usual} s`;
   return (
     <tr>
-      <td title={`${w.host}, process ${w.pid}, pool ${w.pool}`}>{w.id}</td>
+      <td title={`${w.host}, process ${w.pid}, pool ${w.pool}`}>{w.id}{w.worker_class && <small class="quiet"> {w.worker_class}</small>}</td>
       <td><State state={w.state} tone={isBad ? "failed" : w.run ? "running" : ""} />{starting && <small class="quiet">{starting}</small>}</td>
-      <td class="run">{w.run ? <a href={runPath(w.run)} title={w.run}>{known(w.run)?.value.name ?? w.run}</a> : "–"}</td>
+      <td class="run">{w.run ? <Model model={w.run} /> : !w.models?.length && !w.loading && "–"}
+        {w.models?.map((model) => <div key={model}>serves <Model model={model} /></div>)}
+        {w.loading && <div>loads <Model model={w.loading} /></div>}
+      </td>
       <td class="n">{w.version ?? "–"}</td>
       <td class="n" title={`${w.scoring} of them are scored`}>{w.groups_in_flight}</td>
       <td class="n strong">{number(w.tokens_per_second, 0)}</td>
@@ -84,6 +87,13 @@ function Row({ worker: w }: { worker: Worker }) {
       <td class="n">{ago(w.heartbeat)}</td>
     </tr>
   );
+}
+
+/** A run, or a step of one as `RUN@STEP`: its name, which leads to it. */
+function Model({ model }: { model: string }) {
+  const [run = "", step] = model.split("@");
+  const name = known(run)?.value.name ?? run;
+  return <><a href={runPath(run)} title={model}>{name}</a>{step && `@${step}`}</>;
 }
 
 const sum = <T,>(all: T[], value: (each: T) => number) => all.reduce((total, each) => total + value(each), 0);
