@@ -14,6 +14,8 @@ import sys
 
 def app() -> None:
     """Entry point of `headrace`."""
+    # Else httpx imports its own command line and pygments, which takes 40 ms of CPU time.
+    sys.modules["httpx._main"] = None  # type: ignore[assignment]
     try:
         # Imported here: Ctrl-C during the half second that it takes is no reason for a traceback.
         from headrace.cli.main import main

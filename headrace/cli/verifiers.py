@@ -11,7 +11,15 @@ import typer
 from headrace.cli import completion
 from headrace.cli.command import Commands
 from headrace.cli.options import AsJson, GatewayURL, connect
-from headrace.cli.output import CliError, escape, out, print_below, print_json, table
+from headrace.cli.output import (
+    WRONG_USAGE,
+    CliError,
+    escape,
+    out,
+    print_below,
+    print_json,
+    table,
+)
 from headrace.cli.values import set_value
 from headrace.wording import counted
 
@@ -31,6 +39,9 @@ Verifier = Annotated[
     ),
 ]
 Row = Annotated[int, typer.Option("--row", min=0, help="The row of --dataset.")]
+ScoredRow = Annotated[
+    int | None, typer.Option("--row", min=0, help="The row of --dataset. Default: 0.")
+]
 DatasetOption = Annotated[
     str | None,
     typer.Option(
@@ -189,7 +200,7 @@ def score(
         ),
     ] = None,
     dataset: DatasetOption = None,
-    row: Row = 0,
+    row: ScoredRow = None,
     params: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the verifier. Repeat."),
@@ -205,7 +216,12 @@ def score(
     headrace score math --dataset train --row 3 --answer 'so it is 18'
     headrace score math 'so it is \\boxed{18}' --answer 18
     """
-    request: dict[str, Any] = {"dataset": dataset, "row": row, "params": _params(params or [])}
+    if row is not None and dataset is None:
+        raise CliError(
+            f"--row {row} is a row of a dataset: name it with --dataset", code=WRONG_USAGE
+        )
+    request: dict[str, Any] = {"dataset": dataset, "row": row or 0}
+    request["params"] = _params(params or [])
     if completion_ is not None:
         request["completion"] = sys.stdin.read() if completion_ == "-" else completion_
         request["answer"] = answer

@@ -2,6 +2,7 @@
 
 import json
 import re
+import textwrap
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -129,7 +130,11 @@ def _as_yaml(values: dict[str, Any], machine: Machine, sft: bool) -> str:
         indent = "  " * len(above)
         if about:
             # `e.g. to` ends no sentence.
-            lines.append(f"{indent}# {SENTENCE_END.split(about)[0].rstrip('.')}"[:100])
+            sentence = SENTENCE_END.split(about)[0].rstrip(".")
+            start = f"{indent}# "
+            lines += textwrap.wrap(
+                sentence, 100, initial_indent=start, subsequent_indent=start, break_on_hyphens=False
+            )
         lines.append(f"{indent}{name}: {_shown(value)}")
     return "\n".join(lines) + "\n"
 

@@ -100,7 +100,7 @@ def gpus() -> Iterator[Finding]:
 
 def ranks(count: int, backend: str) -> Finding:
     """Check that `count` ranks can add numbers together."""
-    done = _run([sys.executable, "-m", "learner.tools.ranks", str(count), backend])
+    done = _run(["-m", "learner.tools.ranks", str(count), backend])
     if done.returncode == 0:
         return Finding(backend, OK, done.stdout.strip())
     mend = (
@@ -244,7 +244,7 @@ def clock(name: str, seconds: float) -> Finding:
 
 def sandbox() -> Iterator[Finding]:
     """Check whether programs of models can be isolated."""
-    done = _run([sys.executable, "-c", SANDBOX])
+    done = _run(["-c", SANDBOX])
     if done.returncode == 0:
         yield Finding("sandbox", OK, done.stdout.strip() or "isolates programs")
         return
@@ -252,7 +252,9 @@ def sandbox() -> Iterator[Finding]:
     yield Finding("sandbox", WARN, text, f"{mend} Without it the verifier `code` is off.".strip())
 
 
-def _run(command: list[str]) -> "subprocess.CompletedProcess[str]":
+def _run(arguments: list[str]) -> "subprocess.CompletedProcess[str]":
+    # -P: a `reward.py` where the user stands must not be imported.
+    command = [sys.executable, "-P", *arguments]
     try:
         return subprocess.run(
             command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False

@@ -106,7 +106,7 @@ class Agents:
         without `headrace`."""
         words = ["agents", run, "--parallel", str(PARALLEL), "--", sys.executable, str(SCRIPT)]
         options = ["--gateway", url, "--data", str(self._data)]
-        command = [sys.executable, "-m", "headrace", *words[:2], *options, *words[2:]]
+        command = [sys.executable, "-P", "-m", "headrace", *words[:2], *options, *words[2:]]
         self._log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(

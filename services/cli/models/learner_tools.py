@@ -15,7 +15,8 @@ def run_tool(tool: str, *arguments: str, capture: bool) -> subprocess.CompletedP
     The caches of its libraries are in a folder that is closed to others and deleted afterwards:
     these programs compile nothing, and their user may not be able to write to a data folder.
     """
-    command = [sys.executable, "-m", f"learner.tools.{tool}", *arguments]
+    # -P: a `learner.py` where the user stands must not be imported.
+    command = [sys.executable, "-P", "-m", f"learner.tools.{tool}", *arguments]
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
         return subprocess.run(
             command,

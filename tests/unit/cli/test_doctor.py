@@ -55,6 +55,16 @@ def test_a_taken_port_is_named_with_the_flag_for_another() -> None:
     assert "--port PORT" in first.mend
 
 
+def test_doctor_imports_no_file_of_the_folder_where_its_user_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "reward.py").write_text("raise SystemExit('imported')")
+    monkeypatch.chdir(tmp_path)
+    (finding,) = checks.sandbox()
+    assert "import" not in finding.text
+    assert "reward" not in finding.text
+
+
 @pytest.mark.parametrize(("seconds", "level"), [(0.5, OK), (-1.9, OK), (3.0, WARN), (-60, WARN)])
 def test_clocks_that_differ_by_two_seconds_are_a_warning(seconds: float, level: str) -> None:
     assert checks.clock("redis", seconds).level == level

@@ -19,6 +19,7 @@ HEAVY = {
     "huggingface_hub",
     "matplotlib",
     "pandas",
+    "pygments",
     "torch",
     "transformers",
     "yaml",
@@ -54,7 +55,10 @@ CLIENT = {"httpx", "pydantic"}
         (["report", "RUN", "--gateway", "http://127.0.0.1:1"], CLIENT),
         (["audit", "RUN", "--gateway", "http://127.0.0.1:1"], CLIENT),
         (["logs"], {"httpx", "pydantic"}),
-        (["scale", "rollout=2", "--data", "/dev/null/none"], CLIENT | {"services.launch"}),
+        (
+            ["scale", "rollout=2", "--data", "/dev/null/none"],
+            CLIENT | {"services.launch", "pygments"},
+        ),
     ],
 )
 def test_a_command_imports_only_the_heavy_modules_it_needs(

@@ -69,6 +69,13 @@ def test_a_wrong_argument_is_answered_with_what_it_must_be(words: str, sentence:
     assert sentence in " ".join(result.output.split())
 
 
+def test_a_row_to_score_on_is_a_row_of_a_named_dataset() -> None:
+    result = CliRunner().invoke(root, ["score", "math", "train", "--row", "0", "--answer", "9"])
+    assert isinstance(result.exception, CliError)
+    assert result.exception.code == 2
+    assert result.exception.message == "--row 0 is a row of a dataset: name it with --dataset"
+
+
 def test_the_only_command_of_a_group_needs_no_name() -> None:
     assert CliRunner().invoke(root, ["config"]).output.startswith('{\n  "$schema": ')
 
