@@ -30,9 +30,13 @@ CLASSES = {
     "Run": ("run", "synchronous/runs.py"),
     "Rows": ("rows", "rows.py"),
     "Chart": ("chart", "chart.py"),
+    "Report": ("report", "report.py"),
+    "Chains": ("client.chains", "synchronous/chains.py"),
+    "Evaluations": ("client.evaluations", "synchronous/evaluations.py"),
     "Datasets": ("client.datasets", "synchronous/datasets.py"),
     "Verifiers": ("client.verifiers", "synchronous/client.py"),
     "Workers": ("client.workers", "synchronous/client.py"),
+    "Keys": ("client.keys", "synchronous/keys.py"),
     "Group": ("group", "synchronous/sessions.py"),
     "Session": ("session", "synchronous/sessions.py"),
 }

@@ -68,11 +68,11 @@ class Unavailable(HeadraceError):
 
 
 class RunFailed(HeadraceError):
-    """The run for which `wait` waited has failed."""
+    """The run or the chain for which `wait` waited has failed."""
 
 
 class WaitTimeout(HeadraceError, TimeoutError):
-    """The run was not over in time. It goes on."""
+    """The run or the chain was not over in time. It goes on."""
 
 
 class NotInstalled(HeadraceError, ImportError):

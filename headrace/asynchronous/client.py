@@ -1,12 +1,15 @@
-"""The way in: a gateway with its runs, datasets, verifiers and workers."""
+"""The way in: a gateway with its runs, chains, evaluations, datasets, verifiers, workers, keys."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from headrace import operations
+from headrace.asynchronous.chains import AsyncChains
 from headrace.asynchronous.connection import AsyncConnection
 from headrace.asynchronous.datasets import AsyncDatasets
+from headrace.asynchronous.evaluations import AsyncEvaluations
+from headrace.asynchronous.keys import AsyncKeys
 from headrace.asynchronous.runs import AsyncRuns
 from headrace.models import (
     MadeVerifier,
@@ -34,9 +37,12 @@ class AsyncClient(AsyncConnection):
         is sent again after a broken connection, 429, 502, 503 or 504."""
         super().__init__(url, api_key, timeout=timeout, retries=retries)
         self.runs = AsyncRuns(self)
+        self.chains = AsyncChains(self)
+        self.evaluations = AsyncEvaluations(self)
         self.datasets = AsyncDatasets(self)
         self.verifiers = AsyncVerifiers(self)
         self.workers = AsyncWorkers(self)
+        self.keys = AsyncKeys(self)
 
     async def chat(
         self, model: str, messages: str | Sequence[Mapping[str, Any]], **options: Any

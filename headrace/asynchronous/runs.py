@@ -15,15 +15,14 @@ from headrace import operations
 from headrace.archive import Unpacking
 from headrace.asynchronous.connection import AsyncConnection
 from headrace.asynchronous.sessions import AsyncGroup, AsyncSession
+from headrace.asynchronous.waiting import FINAL, until_over
 from headrace.chart import Chart
 from headrace.errors import (
     BadAnswer,
     Conflict,
     HeadraceError,
-    RunFailed,
     TooManyRequests,
     Unreachable,
-    WaitTimeout,
 )
 from headrace.models import (
     Checkpoint,
@@ -35,11 +34,11 @@ from headrace.models import (
     SampledAnswer,
     Series,
 )
+from headrace.report import Report
 from headrace.rows import Progress, Rows, as_html, submission
 
 _run_event: TypeAdapter[RunEvent] = TypeAdapter(Annotated[RunEvent, Field(discriminator="kind")])
 LogLevel = Literal["debug", "info", "warning", "error"]
-FINAL = ("succeeded", "failed", "cancelled")
 PATIENCE = 60.0
 """Seconds without an answer until following events gives up."""
 
@@ -79,17 +78,9 @@ class AsyncRun:
     async def wait(self, timeout: float | None = None) -> "AsyncRun":
         """Wait until the run is over. Raises RunFailed if it failed, and WaitTimeout after
         `timeout` seconds; the run itself goes on then."""
-        start, pause = monotonic(), 0.25
-        while (await self.refresh()).state not in FINAL:
-            rest = float("inf") if timeout is None else start + timeout - monotonic()
-            if rest <= 0:
-                raise WaitTimeout(
-                    f"run {self.name} ({self.id}) is {self.state} after {timeout:g} s; it goes on"
-                )
-            pause = min(5.0, pause * 1.5)
-            await asyncio.sleep(min(pause, rest))
-        if self.state == "failed":
-            raise RunFailed(f"run {self.name} ({self.id}) failed: {self.record.reason}")
+        request = operations.runs_get(run=self.id)
+        async for record in until_over(self._client, request, "run", timeout):
+            self.record = record
         return self
 
     async def cancel(self, *, now: bool = False) -> "AsyncRun":
@@ -266,6 +257,14 @@ class AsyncRun:
         usual = "reward/mean" if self.record.kind == "rl" else "train/loss"
         curves = await self.series(names or usual, points=300, x=x)
         return Chart(self.name, x, curves)
+
+    async def report(self, against: str | None = None) -> Report:
+        """Return the report of the run: an HTML page as text, which a notebook shows;
+        `report.save(path)` writes it to a file or into a folder. `against`: another run to compare
+        it with. The report of a run that goes on shows how it stands now."""
+        request = operations.run_reports_get(run=self.id, against=against)
+        text = await self._client.send(request)
+        return Report(text)
 
     async def group(
         self,

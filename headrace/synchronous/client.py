@@ -1,4 +1,4 @@
-"""The way in: a gateway with its runs, datasets, verifiers and workers. `make client` makes this file (deploy/client_code.py)."""
+"""The way in: a gateway with its runs, chains, evaluations, datasets, verifiers, workers, keys. `make client` makes this file (deploy/client_code.py)."""
 # ruff: noqa: E501, UP028
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,8 +14,11 @@ from headrace.models import (
     WorkerRecord,
 )
 from headrace.request import reward_body, turns_of
+from headrace.synchronous.chains import Chains
 from headrace.synchronous.connection import Connection
 from headrace.synchronous.datasets import Datasets
+from headrace.synchronous.evaluations import Evaluations
+from headrace.synchronous.keys import Keys
 from headrace.synchronous.runs import Runs
 
 
@@ -35,9 +38,12 @@ class Client(Connection):
         is sent again after a broken connection, 429, 502, 503 or 504."""
         super().__init__(url, api_key, timeout=timeout, retries=retries)
         self.runs = Runs(self)
+        self.chains = Chains(self)
+        self.evaluations = Evaluations(self)
         self.datasets = Datasets(self)
         self.verifiers = Verifiers(self)
         self.workers = Workers(self)
+        self.keys = Keys(self)
 
     def chat(
         self, model: str, messages: str | Sequence[Mapping[str, Any]], **options: Any

@@ -19,10 +19,8 @@ from headrace.errors import (
     BadAnswer,
     Conflict,
     HeadraceError,
-    RunFailed,
     TooManyRequests,
     Unreachable,
-    WaitTimeout,
 )
 from headrace.models import (
     Checkpoint,
@@ -34,13 +32,14 @@ from headrace.models import (
     SampledAnswer,
     Series,
 )
+from headrace.report import Report
 from headrace.rows import Progress, Rows, as_html, submission
 from headrace.synchronous.connection import Connection
 from headrace.synchronous.sessions import Group, Session
+from headrace.synchronous.waiting import FINAL, until_over
 
 _run_event: TypeAdapter[RunEvent] = TypeAdapter(Annotated[RunEvent, Field(discriminator="kind")])
 LogLevel = Literal["debug", "info", "warning", "error"]
-FINAL = ("succeeded", "failed", "cancelled")
 PATIENCE = 60.0
 """Seconds without an answer until following events gives up."""
 
@@ -80,17 +79,9 @@ class Run:
     def wait(self, timeout: float | None = None) -> "Run":
         """Wait until the run is over. Raises RunFailed if it failed, and WaitTimeout after
         `timeout` seconds; the run itself goes on then."""
-        start, pause = monotonic(), 0.25
-        while (self.refresh()).state not in FINAL:
-            rest = float("inf") if timeout is None else start + timeout - monotonic()
-            if rest <= 0:
-                raise WaitTimeout(
-                    f"run {self.name} ({self.id}) is {self.state} after {timeout:g} s; it goes on"
-                )
-            pause = min(5.0, pause * 1.5)
-            time.sleep(min(pause, rest))
-        if self.state == "failed":
-            raise RunFailed(f"run {self.name} ({self.id}) failed: {self.record.reason}")
+        request = operations.runs_get(run=self.id)
+        for record in until_over(self._client, request, "run", timeout):
+            self.record = record
         return self
 
     def cancel(self, *, now: bool = False) -> "Run":
@@ -267,6 +258,14 @@ class Run:
         usual = "reward/mean" if self.record.kind == "rl" else "train/loss"
         curves = self.series(names or usual, points=300, x=x)
         return Chart(self.name, x, curves)
+
+    def report(self, against: str | None = None) -> Report:
+        """Return the report of the run: an HTML page as text, which a notebook shows;
+        `report.save(path)` writes it to a file or into a folder. `against`: another run to compare
+        it with. The report of a run that goes on shows how it stands now."""
+        request = operations.run_reports_get(run=self.id, against=against)
+        text = self._client.send(request)
+        return Report(text)
 
     def group(
         self,

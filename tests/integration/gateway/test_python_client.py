@@ -15,6 +15,7 @@ from headrace import (
     AsyncClient,
     Client,
     Conflict,
+    Forbidden,
     HeadraceError,
     Invalid,
     NotFound,
@@ -32,6 +33,7 @@ from services.contracts.records import RunState, WorkerRecord
 from services.store import Store
 from tests.integration.gateway.servers import GatewayProcess, InStore
 from tests.integration.gateway.test_continuing import write_checkpoint
+from tests.integration.gateway.test_model_evaluations import write_evaluation
 from tests.kept_rollouts import answer, keep
 
 pytestmark = pytest.mark.usefixtures("sums")
@@ -131,6 +133,62 @@ def test_a_run_is_submitted_found_changed_and_cancelled(client: Client, run: Run
     assert run.wait(timeout=10).state == "cancelled"
 
 
+def test_a_model_is_evaluated_read_and_compared(
+    client: Client, gateway: GatewayProcess, model: Path
+) -> None:
+    first, second = (
+        client.evaluations.submit(str(model), "sums", verifier="math", rows=rows).run
+        for rows in (2, 3)
+    )
+    assert [each.run.id for each in client.evaluations.list()][:2] == [second.id, first.id]
+    assert client.evaluations.get(first.id).evaluation is None
+    with pytest.raises(NotFound, match=f"run {first.id} has no evaluation yet"):
+        client.evaluations.compare(first.id, second.id)
+
+    write_evaluation(gateway.data, first.id, ["correct"] * 7 + ["wrong"])
+    write_evaluation(gateway.data, second.id, ["wrong"] * 6 + ["correct"] * 2)
+    wrong = client.evaluations.answers(first.id, verdict="wrong")
+    assert [row.row for row in wrong] == [7]
+    compared = client.evaluations.compare(first.id, second.id, limit=2)
+    assert (compared.better, compared.worse, len(compared.comparison.changed)) == (6, 1, 2)
+    for each in (first, second):
+        client.runs.get(each.id).cancel()
+    with pytest.raises(Invalid, match="sample"):
+        client.evaluations.submit(str(model), "sums", sample=1)
+
+
+def test_a_chain_is_submitted_found_and_cancelled(client: Client) -> None:
+    steps = [
+        {"name": name, "recipe": recipe, "config": {"data": {"dataset": "sums"}}}
+        for name, recipe in (("sft", "demo_sft"), ("again", "demo_sft"))
+    ]
+    made = client.chains.submit(steps, name="python-chain", pool="nobody")
+    assert [step.name for step in made.steps] == ["sft", "again"]
+    assert client.chains.get("python-chain").id == made.id
+    assert made.id in [each.id for each in client.chains.list()]
+    with pytest.raises(WaitTimeout, match=r"chain python-chain \(chain-\w{8}\) is running"):
+        client.chains.wait(made.id, timeout=0)
+    client.chains.cancel(made.id, now=True)
+    assert client.chains.wait(made.id, timeout=60).state == "cancelled"
+    with pytest.raises(Invalid):
+        client.chains.submit([{"name": "sft", "recipe": "none-such"}])
+
+
+def test_a_key_is_made_listed_and_refused_once_it_is_revoked(
+    client: Client, gateway: GatewayProcess
+) -> None:
+    made = client.keys.create("from-python", role="read")
+    assert (made.id, "read") in [(each.id, each.role) for each in client.keys.list()]
+    with Client(gateway.url, made.key) as reader:
+        assert list(reader.runs.list(tag="no-such-tag")) == []
+        with pytest.raises(Forbidden):
+            reader.keys.create("another")
+        client.keys.revoke(made.id)
+        with pytest.raises(Unauthorized):
+            list(reader.runs.list())
+    assert made.id not in [each.id for each in client.keys.list()]
+
+
 def test_a_list_is_read_page_after_page(client: Client) -> None:
     def names(limit: int) -> list[list[str]]:
         pages = client.pages(operations.recipes_list, limit=limit)
@@ -176,7 +234,9 @@ def test_a_refusal_names_each_key_and_each_kind_of_error_has_a_class(
         nobody.runs.get("no-such-run")
 
 
-def test_what_a_run_writes_comes_as_rows(client: Client, run: Run, gateway: GatewayProcess) -> None:
+def test_what_a_run_writes_comes_as_rows(
+    client: Client, run: Run, gateway: GatewayProcess, tmp_path: Path
+) -> None:
     folder = gateway.data / "runs" / run.id
     keep(folder, [answer(1, 10, 0, reward=0.0), answer(2, 11, 0), answer(2, 11, 1)])
     rows = [{"step": n, "reward/mean": n / 4, "loss": 1.0} for n in (1, 2)]
@@ -195,6 +255,9 @@ def test_what_a_run_writes_comes_as_rows(client: Client, run: Run, gateway: Gate
     assert (wrong["reward"], wrong["status"]) == (0.0, "correct")
     assert [sample.step for sample in run.samples(step=1)] == [1]
     assert run.checkpoints() == []
+    page = run.report().save(tmp_path).read_text()
+    assert page.startswith("<!doctype html>")
+    assert "from-python" in page
 
 
 def test_checkpoints_are_pinned_downloaded_and_forked(
