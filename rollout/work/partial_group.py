@@ -15,6 +15,7 @@ from rollout.work.group import Sampled
 from rollout.work.group_assembly import Origin, assemble
 from services.contracts.groups.trajectory import TrajectoryGroup
 from services.contracts.scores import ScoreStatus
+from services.contracts.weights import parse_version_tag
 
 NOT_SCORED = SampleScore(None, ScoreStatus.ERROR, {})
 
@@ -31,15 +32,18 @@ def partial_group(origin: Origin, begun: Begun) -> TrajectoryGroup:
 
 def begun_group(group: TrajectoryGroup) -> Begun:
     """The inverse of `partial_group`. Raises MalformedAnswer if the versions do not cover the
-    tokens."""
-    ends = group.lengths.cumsum().tolist()
+    tokens, and ValueError if they are no versions."""
+    ends, tags = group.lengths.cumsum().tolist(), group.header.tags
+    for tag in tags:
+        parse_version_tag(tag)
+    spans_of: list[list[Span]] = [[] for _ in ends]
+    for sample, start, stop, tag in group.spans.tolist():
+        if not (0 <= sample < len(ends) and 0 <= tag < len(tags)):
+            raise ValueError(f"a span names sample {sample} and version {tag}, which are not there")
+        spans_of[sample].append(Span(start, stop, tags[tag]))
     samples = []
     for i, (end, length) in enumerate(zip(ends, group.lengths.tolist(), strict=True)):
-        spans = [
-            Span(start, stop, group.header.tags[tag])
-            for sample, start, stop, tag in group.spans.tolist()
-            if sample == i
-        ]
+        spans = spans_of[i]
         check_spans(spans, length)
         mask = group.sampling_mask
         samples.append(

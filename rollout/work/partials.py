@@ -83,7 +83,10 @@ class Partials:
         if stored is None:
             return None
         try:
-            begun = begun_group(decode(await context.payloads.read(stored)))
+            group = decode(await context.payloads.read(stored))
+            if (group.header.run, group.header.task) != (context.run, lease.task):
+                raise ValueError(f"it is of task {group.header.task} of {group.header.run}")
+            begun = begun_group(group)
         except ValueError as error:
             # Damaged, SchemaMismatch and MalformedAnswer are ValueErrors.
             await self._run_events.counted(

@@ -19,7 +19,7 @@ from redis.asyncio import Redis
 
 from services.contracts.groups.group_lengths import GroupLengths
 from services.contracts.records import DatasetRecord
-from services.contracts.weights import WeightManifest
+from services.contracts.weights import WeightManifest, version_tag
 from services.store import Fenced, Store
 from services.store.errors import StreamFull
 from services.store.keys import run_key
@@ -37,7 +37,7 @@ from tests.integration.store.model import (
 from tests.integration.store.scene import MINUTE, record, segment
 
 NAMES = itertools.count()
-ENDINGS = ("complete", "complete", "drop", "filter_group", "release")
+ENDINGS = ("complete", "complete", "drop", "filter_group", "release", "set_aside", "set_aside")
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -139,8 +139,8 @@ class StoreMachine(RuleBasedStateMachine):
         for lease in granted.leases:
             where = (lease.position.epoch, lease.position.rows, lease.position.index)
             assert where == model.row_of[lease.task]
-            attempt = Attempt(lease.attempt, lease.task, (model.lineage, version))
-            model.held[attempt.name] = attempt
+            attempt, mark = model.begin(lease.attempt, lease.task, version)
+            assert lease.partial == mark
             attempts.append(attempt)
         self.attempts += attempts
         self.failed = refusal in ("exhausted", "filtered_group")
@@ -158,6 +158,10 @@ class StoreMachine(RuleBasedStateMachine):
             assert dropped == self.model.drop(attempt, "bad_reference")
         elif ending == "filter_group":
             self._filter_group(attempt)
+        elif ending == "set_aside":
+            blob, oldest = b"x" * data.draw(st.integers(1, RESERVE)), version_tag(*attempt.version)
+            kept = self.do(tasks.set_aside(self.run, attempt.name, oldest, blob))
+            assert kept == self.model.set_aside(attempt, len(blob))
         else:
             cause = data.draw(st.sampled_from(["", "verifier_error", "refused"]))
             given = tasks.release(self.run, [attempt.name], cause=cause, limit=TRIES)
@@ -327,8 +331,12 @@ class StoreMachine(RuleBasedStateMachine):
     def redis_holds_what_the_model_holds(self) -> None:
         model = self.model
         parts = self.do(self._look())
-        stream, sizes, bytes, attempts, held, returned, plans = parts
+        stream, sizes, partials, bytes, attempts, held, returned, plans = parts
         assert stream == sizes == {p: group.bytes for p, group in model.stream.items()}
+        left = {
+            p: (group.bytes, version_tag(*group.version)) for p, group in model.partials.items()
+        }
+        assert partials == left
         assert bytes == model.bytes
         assert attempts == set(held)
         assert held == {name: a.position for name, a in model.held.items()}
@@ -341,15 +349,20 @@ class StoreMachine(RuleBasedStateMachine):
 
         async with self.redis.pipeline(transaction=True) as pipe:
             pipe.xrange(key("groups"))
-            for part in ("blobs", "held", "plans"):
+            for part in ("blobs", "held", "plans", "partials"):
                 pipe.hgetall(key(part))
             for part in ("attempts", "returned"):
                 pipe.zrange(key(part), 0, -1)
             pipe.get(key("bytes"))
-            groups, blobs, held, plans, attempts, returned, bytes = await pipe.execute()
+            groups, blobs, held, plans, partials, attempts, returned, bytes = await pipe.execute()
         return (
             {_position(said[b"task"]): int(said[b"bytes"]) for _, said in groups},
             {int(position): len(blob) for position, blob in blobs.items()},
+            {
+                int(name): (len(blob), partials[name + b":oldest"].decode())
+                for name, blob in partials.items()
+                if name.isdigit()
+            },
             int(bytes or 0),
             {name.decode() for name in attempts},
             {name.decode(): _position(said) for name, said in held.items()},

@@ -26,7 +26,7 @@ class Attempt:
 
 @dataclass
 class Finished:
-    """A group in the stream."""
+    """A group in the stream, or the partial of a task."""
 
     position: int
     version: Version
@@ -63,6 +63,8 @@ class Model:
     """Epoch, rows and index of each task."""
     returned: set[int] = field(default_factory=set)
     held: dict[str, Attempt] = field(default_factory=dict)
+    partials: dict[int, Finished] = field(default_factory=dict)
+    """Partials of tasks, by position, each with the version of its oldest token."""
     stream: dict[int, Finished] = field(default_factory=dict)
     plans: dict[int, list[int]] = field(default_factory=dict)
     plan_age: dict[int, int] = field(default_factory=dict)
@@ -149,6 +151,34 @@ class Model:
         self.cursor += 1
         return self.cursor - 1
 
+    def begin(self, name: str, position: int, version: int) -> tuple[Attempt, str]:
+        """Return a new attempt, and how the store must mark its task's partial. A group is as old
+        as its oldest token."""
+        oldest, mark = version, ""
+        if (partial := self.partials.get(position)) is not None:
+            lineage, sampled = partial.version
+            if lineage == self.lineage and sampled + ETA >= self.published:
+                oldest, mark = min(version, sampled), "continued"
+            else:
+                mark = "stale"
+                del self.partials[position]
+        self.held[name] = Attempt(name, position, (self.lineage, oldest))
+        return self.held[name], mark
+
+    def set_aside(self, attempt: Attempt, bytes: int) -> bool | None:
+        """Return whether the store must keep the partial; None if the attempt has ended."""
+        if self.held.pop(attempt.name, None) is None:
+            return None
+        self.returned.add(attempt.position)
+        left = Finished(attempt.position, attempt.version, bytes)
+        before = self.partials.pop(attempt.position, None)
+        if self.bytes + bytes <= self.budget:
+            self.partials[attempt.position] = left
+            return True
+        if before is not None:
+            self.partials[attempt.position] = before
+        return False
+
     def complete(self, attempt: Attempt, bytes: int) -> bool | None:
         """Return whether the store must accept the group; None if it must wait."""
         if attempt.name not in self.held:
@@ -168,6 +198,7 @@ class Model:
         self.mean = math.ceil(mean + (bytes - mean) / 32)
         if lineage == self.lineage and attempt.name not in self.waited:
             self.steps += (max(0, self.published - version) - self.steps) / 32
+        self.partials.pop(attempt.position, None)
         self.stream[attempt.position] = Finished(attempt.position, attempt.version, bytes)
         self.last_finished = self.cursor
         self.finished += 1
@@ -177,6 +208,7 @@ class Model:
         """Return whether the store must accept the drop."""
         if self.held.pop(attempt.name, None) is None:
             return False
+        self.partials.pop(attempt.position, None)
         self.dropped[attempt.position] = reason
         return True
 
@@ -206,6 +238,7 @@ class Model:
 
     def back(self, position: int, cause: str, reason: str, limit: int) -> int:
         if cause:
+            self.partials.pop(position, None)
             again = self.failures.get((position, cause), 0) + 1
             self.failures[position, cause] = again
             if again >= limit:
@@ -257,6 +290,7 @@ class Model:
         """End the run, and continue it as another one."""
         self.returned |= {a.position for a in self.held.values()} | set(self.stream)
         self.held, self.stream, self.plans, self.failures = {}, {}, {}, {}
+        self.partials = {}
         self.published, self.mean, self.steps = 0, None, 0.0
         self.last_finished = self.cursor
         self.filtered, self.finished = [], 0
@@ -265,7 +299,7 @@ class Model:
 
     @property
     def bytes(self) -> int:
-        return sum(group.bytes for group in self.stream.values())
+        return sum(group.bytes for group in [*self.stream.values(), *self.partials.values()])
 
     @property
     def open(self) -> set[int]:

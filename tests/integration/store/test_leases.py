@@ -173,12 +173,29 @@ async def test_a_partial_that_no_batch_may_train_any_more_is_dropped(scene: Scen
     assert await scene.store.trajectories.in_flight("r1", "aaa") == {1: 1, 2: 2}
 
 
+async def test_a_partial_that_a_worker_with_older_weights_continues_counts_as_older(
+    scene: Scene,
+) -> None:
+    await scene.start(eta=1)
+    (first,) = await scene.leased(1, version=1)
+    assert await set_aside(scene, first, "aaa:1")
+    (again,) = await scene.leased(1, version=0)
+    assert again.partial == "continued"
+    assert await scene.store.trajectories.in_flight("r1", "aaa") == {0: 1}
+
+
 async def test_partials_and_waiting_groups_share_the_space_of_the_stream(scene: Scene) -> None:
     await scene.start(eta=9, budget=len(b"begun") + 1)
     first, second = await scene.leased(2)
     assert await set_aside(scene, first)
     assert await set_aside(scene, second) is False
     assert await scene.returned() == [0, 1]
+    # A larger partial has no space; the smaller one before it stays.
+    (again,) = await scene.leased(1)
+    assert (
+        await scene.store.tasks.set_aside("r1", again.attempt, "aaa:0", b"begun, and more") is False
+    )
+    assert await scene.store.tasks.partial("r1", 0) == b"begun"
 
 
 # --- filtered -------------------------------------------------------------------------------------

@@ -1,8 +1,11 @@
 """What a worker that leaves has sampled reaches the next worker unchanged, and is continued."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import numpy as np
 import pytest
@@ -12,8 +15,11 @@ from rollout.vllm.client.response import Sample, Span
 from rollout.vllm.client.resume import Begun
 from rollout.work.group_assembly import Origin
 from rollout.work.partial_group import begun_group, partial_group
+from rollout.work.partials import Partials
 from services.contracts.groups.sampling_mask import SamplingMask
 from services.contracts.groups.trajectory import decode, encode
+from services.contracts.rows.task import TaskPosition
+from services.store.work.tasks import Lease
 
 ORIGIN = Origin("r", 3, "0" * 16, "leaver", 5, "a", 1.0)
 
@@ -62,6 +68,46 @@ def test_a_partial_keeps_the_tokens_that_each_token_was_chosen_from() -> None:
         ([2, 1], [4, 9, 5]),
         ([3], [1, 7, 8]),
     ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"spans": [[0, 0, 1, 9]]}, "sample 0 and version 9"),
+        ({"spans": [[0, 0, 1, -1]]}, "sample 0 and version -1"),
+        ({"spans": [[5, 0, 1, 0]]}, "sample 5 and version 0"),
+        ({"spans": [[0, 0, 9, 0]]}, "do not cover"),
+        ({"spans": []}, "do not cover"),
+        ({"tags": ["no version"]}, "not a version tag"),
+    ],
+)
+def test_a_hostile_partial_is_a_value_error(changes: dict[str, Any], says: str) -> None:
+    group = partial_group(ORIGIN, Begun([1], [sample([4], "abort", (0, 1, "a:1"))]))
+    if "spans" in changes:
+        group.spans = np.array(changes["spans"], np.int64).reshape(-1, 4)
+    group.header.tags[:] = changes.get("tags", group.header.tags)
+    with pytest.raises(ValueError, match=says):
+        begun_group(group)
+
+
+@pytest.mark.parametrize(
+    ("run", "task", "says"),
+    [("r", 3, ""), ("other", 3, "task 3 of other"), ("r", 4, "task 4 of r")],
+)
+async def test_only_the_partial_of_its_own_task_is_continued(
+    run: str, task: int, says: str
+) -> None:
+    begun = Begun([1], [sample([4], "abort", (0, 1, "a:1"))])
+    origin = replace(ORIGIN, run=run, task=task)
+    payloads, leases, events = AsyncMock(), AsyncMock(), AsyncMock()
+    payloads.read.return_value = encode(partial_group(origin, begun))
+    row: Any = SimpleNamespace(
+        dataset=SimpleNamespace(context=SimpleNamespace(run="r", payloads=payloads))
+    )
+    lease = Lease("0" * 16, TaskPosition(3, 0, 100, 3), "continued")
+    read = await Partials(leases, events).begun(lease, row)
+    assert (read is None) == bool(says)
+    assert says in str(events.counted.call_args)
 
 
 async def test_a_worker_that_leaves_ends_requests_and_the_next_continues_them(

@@ -91,7 +91,7 @@ for i = 1, count do
   if oldest then
     local from, sampled = string.match(oldest, '^(.*):(%d+)$')
     if from == lineage and tonumber(sampled) + eta >= tonumber(r.version or '0') then
-      leased_for, mark = oldest, ' continued'
+      leased_for, mark = lineage .. ':' .. math.min(tonumber(sampled), version), ' continued'
     else
       mark = ' stale'
       forget_partial(partials, bytes, task)
