@@ -11,7 +11,7 @@ from tests.integration.gateway.servers import GatewayProcess
 CONFIG = """
 recipe: grpo
 config:
-  data: {dataset: sums}
+  data: {dataset: alone}
   optimizer: {type: adamw, lr: 1.0e-5}
 """
 
@@ -37,9 +37,9 @@ def test_a_machine_with_the_client_alone_submits_shows_and_cancels_a_run(
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    (alone / "sums.jsonl").write_text('{"prompt": "1+1", "answer": "2"}\n' * 40)
+    (alone / "alone.jsonl").write_text('{"prompt": "1+1", "answer": "2"}\n' * 40)
     (alone / "my.yaml").write_text(CONFIG)
-    headrace("datasets", "add", "sums.jsonl")
+    headrace("datasets", "add", "alone.jsonl")
     settings = ["--set", f"model.path={model}", "--set", "optimizer.type=muon"]
     run = json.loads(headrace("submit", "my.yaml", *settings, "--json"))
     assert run["config"]["optimizer"]["type"] == "muon"
@@ -48,7 +48,7 @@ def test_a_machine_with_the_client_alone_submits_shows_and_cancels_a_run(
     assert run["id"] in headrace("runs")
     assert "my" in headrace("show", run["id"])
     assert "queued" in headrace("why", run["id"])
-    assert headrace("preview", "sums", "--recipe", "my.yaml", *settings)
+    assert headrace("preview", "alone", "--recipe", "my.yaml", *settings)
     assert "cancelled my" in headrace("cancel", run["id"])
     assert "grpo" in headrace("recipes")
     assert "learning rate" in headrace("explain", "optimizer.lr").lower()
