@@ -4,10 +4,13 @@
 
 The model is that of `headrace demo`, which forgets to carry in sums. Each method teaches it to: by
 a grader's rewards (`reinforcement`), by right answers (`supervised`), or by pairs of a right
-and a wrong answer (`dpo`). At the end the finished model gets sums that no job has seen.
+and a wrong answer (`dpo`), which alone teach it less. At the end the finished model gets sums that
+no job has seen.
 
 The model comes from `headrace demo`: `headrace up --data headrace-data/demo` serves its runs again,
-and `headrace runs` names them. OPENAI_API_KEY is the key of that folder (`api-key`).
+and `headrace runs` names them. RUN is `demo-…-sft`, the supervised one. The model of
+`headrace demo --quick` has learned too little: three epochs do not teach it sums. OPENAI_API_KEY is
+the key of that folder (`api-key`).
 """
 
 import argparse
@@ -50,10 +53,12 @@ def sums() -> list[tuple[int, int]]:
 
 
 def row(method: str, a: int, b: int) -> dict[str, Any]:
-    """Return a sum as a row of a training file."""
+    """Return a sum as a row of a training file. Wrong answers are too small or too large: with one
+    kind alone, the model learns to give the other."""
     asked = [{"role": "user", "content": f"{a}+{b}="}]
     right, wrong = (
-        [{"role": "assistant", "content": str(answer)}] for answer in (a + b, a + b - 10)
+        [{"role": "assistant", "content": str(answer)}]
+        for answer in (a + b, a + b + random.Random(100 * a + b).choice((-10, 10)))
     )
     if method == "supervised":
         return {"messages": asked + right}
@@ -112,8 +117,9 @@ def main() -> None:
     parser.add_argument("method", choices=("supervised", "dpo", "reinforcement"))
     parser.add_argument("--model", required=True, help="the model to start from")
     parser.add_argument("--rows", type=int, default=1280)
-    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--epochs", type=int, help="default: 3 of a supervised job, else 1")
     asked = parser.parse_args()
+    epochs = asked.epochs or (3 if asked.method == "supervised" else 1)
     client = OpenAI(
         base_url=os.environ.get("OPENAI_BASE_URL", "http://localhost:8000/openai/v1"),
         api_key=os.environ["OPENAI_API_KEY"],
@@ -128,7 +134,7 @@ def main() -> None:
         validation_file=upload(
             client, "held_out.jsonl", [row(asked.method, *pair) for pair in held_out]
         ),
-        method=method_of(asked.method, asked.epochs),  # type: ignore[arg-type]
+        method=method_of(asked.method, epochs),  # type: ignore[arg-type]
         suffix="sums",
     )
     done = follow(client, job.id)
