@@ -11,6 +11,7 @@ from tests.integration.installation.conftest import Installation
 
 MINUTE = 60_000.0
 """Milliseconds: a busy machine takes its time to train a step."""
+ONCE, AGAIN = "clicked-once", "clicked-again"
 SUMS = [{"prompt": f"{n}+2", "answer": str(n + 2)} for n in range(60)]
 
 
@@ -65,7 +66,7 @@ def walk(page: Page, installation: Installation, file: Path) -> None:
 
     chosen(page, "Submit")
     page.get_by_label("Recipe").select_option("demo_grpo")
-    page.get_by_label("Name").fill("first")
+    page.get_by_label("Name").fill(ONCE)
     for key, value in {
         "model.path": installation.model,
         "data.dataset": "by-hand",
@@ -101,36 +102,36 @@ def walk(page: Page, installation: Installation, file: Path) -> None:
     expect(talk).to_contain_text(f"{first}@")
 
     chosen(page, "Runs")
-    page.get_by_role("link", name="first").click()
+    page.get_by_role("link", name=ONCE, exact=True).click()
     sure(page, "Cancel")
     expect(page.get_by_role("link", name="Run again with a change")).to_be_visible(timeout=MINUTE)
     page.get_by_role("link", name="Run again with a change").click()
-    page.get_by_label("Name").fill("second")
+    page.get_by_label("Name").fill(AGAIN)
     with_key(page, "optimizer.lr", "0.002")
     with_key(page, "training.max_steps", "1")
     expect(page.get_by_text("it would be queued")).to_be_visible()
     page.get_by_role("button", name="Submit").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("second")
+    expect(page.get_by_role("heading", level=1)).to_have_text(AGAIN)
     expect(now).to_contain_text("succeeded after 1 step", timeout=MINUTE)
 
     chosen(page, "Runs")
-    for name in ("first", "second"):
+    for name in (ONCE, AGAIN):
         page.get_by_label(f"Compare {name}", exact=True).check()
     page.get_by_role("link", name="Compare", exact=True).last.click()
     expect(page.get_by_role("img", name=re.compile("^reward.mean: newest 0.*, 0"))).to_be_visible()
     page.get_by_role("link", name="config").click()
     expect(page.get_by_role("row", name=re.compile(r"^optimizer\.lr .* 0\.002$"))).to_be_visible()
 
-    for name in ("second", "first"):
+    for name in (AGAIN, ONCE):
         chosen(page, "Runs")
-        page.get_by_role("link", name=name).click()
+        page.get_by_role("link", name=name, exact=True).click()
         sure(page, "Delete")
         expect(page.get_by_role("heading", level=1)).to_have_text("Runs")
-        expect(page.get_by_role("link", name=name)).to_have_count(0)
+        expect(page.get_by_role("link", name=name, exact=True)).to_have_count(0)
     chosen(page, "Datasets")
-    page.get_by_role("link", name="by-hand").click()
+    page.get_by_role("link", name="by-hand", exact=True).click()
     sure(page, "Delete")
-    expect(page.get_by_role("link", name="by-hand")).to_have_count(0)
+    expect(page.get_by_role("link", name="by-hand", exact=True)).to_have_count(0)
 
 
 def test_a_dataset_becomes_a_run_that_is_watched_asked_compared_and_deleted_by_clicks_alone(
@@ -139,4 +140,11 @@ def test_a_dataset_becomes_a_run_that_is_watched_asked_compared_and_deleted_by_c
     file = tmp_path / "by-hand.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in SUMS))
     with chromium() as browser, visiting(browser, installation.stack.gateway_url) as context:
-        walk(context.new_page(), installation, file)
+        try:
+            walk(context.new_page(), installation, file)
+        finally:
+            # Other tests wait for the learner that these runs would keep.
+            running = installation.api.get("/v1/runs?state=running")["runs"]
+            for run in running:
+                if run["name"] in (ONCE, AGAIN):
+                    installation.api.post(f"/v1/runs/{run['id']}/cancel")
