@@ -22,6 +22,10 @@ GatewayURL = Annotated[
         "--gateway", metavar="URL", help="The gateway. Default: HEADRACE_GATEWAY_URL, or this host."
     ),
 ]
+Priority = Annotated[int, typer.Option(min=-1000, max=1000, help="Higher goes first.")]
+Notes = Annotated[
+    str | None, typer.Option(help="What people should know of it.", show_default=False)
+]
 Run = Annotated[
     str,
     typer.Argument(

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import typer
 
-from headrace.cli.options import AsJson, Dataset, GatewayURL, connect, pool_of
+from headrace.cli.options import AsJson, Dataset, GatewayURL, Priority, connect, pool_of
 from headrace.cli.output import (
     FINAL,
     INTERRUPTED,
@@ -70,7 +70,7 @@ def evaluate(
     pool: Annotated[
         str | None, typer.Option(help="Whose workers answer. Default: HEADRACE_POOL, or `default`.")
     ] = None,
-    priority: Annotated[int, typer.Option(min=-1000, max=1000, help="Higher goes first.")] = 0,
+    priority: Priority = 0,
     wait: Annotated[bool, typer.Option(help="Wait for the figures.")] = True,
     as_json: AsJson = False,
     gateway: GatewayURL = None,

@@ -10,7 +10,16 @@ import typer
 
 from headrace import known_recipes
 from headrace.cli import completion
-from headrace.cli.options import AsJson, GatewayURL, Run, connect, pool_of, run_and_step
+from headrace.cli.options import (
+    AsJson,
+    GatewayURL,
+    Notes,
+    Priority,
+    Run,
+    connect,
+    pool_of,
+    run_and_step,
+)
 from headrace.cli.output import CliError, escape, out, print_json
 from headrace.cli.runs.chains import find, follow_chain, show_chain
 from headrace.cli.runs.dry_run import show_chain_dry_run, show_dry_run
@@ -71,11 +80,9 @@ def submit(
             "is resumed."
         ),
     ] = None,
-    priority: Annotated[int, typer.Option(min=-1000, max=1000, help="Higher goes first.")] = 0,
+    priority: Priority = 0,
     tag: Tag = None,
-    notes: Annotated[
-        str | None, typer.Option(help="What people should know of it.", show_default=False)
-    ] = None,
+    notes: Notes = None,
     dry_run: DryRun = False,
     follow: Watch = False,
     as_json: AsJson = False,
@@ -284,11 +291,9 @@ def fork(
             show_default=False,
         ),
     ] = None,
-    priority: Annotated[int, typer.Option(min=-1000, max=1000, help="Higher goes first.")] = 0,
+    priority: Priority = 0,
     tag: Tag = None,
-    notes: Annotated[
-        str | None, typer.Option(help="What people should know of it.", show_default=False)
-    ] = None,
+    notes: Notes = None,
     dry_run: DryRun = False,
     follow: Watch = False,
     as_json: AsJson = False,

@@ -250,10 +250,7 @@ async def answer(deps: Dependencies, http: Request, request: TurnRequest) -> Res
         await pieces.aclose()
         raise
     responding = True
-    events = _events(writer, begun, pieces)
-    # A proxy that collects answers before it passes them on would hold events back.
-    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    return EventStream(events, headers=headers)
+    return EventStream(_events(writer, begun, pieces))
 
 
 async def asked_run(deps: Dependencies, caller: Caller, asked: Asked) -> RunRecord:

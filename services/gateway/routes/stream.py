@@ -72,6 +72,4 @@ async def stream(
         asked: asked if deps.index.get(asked) else (await find_run(deps, asked)).id for asked in run
     }
     listener = await deps.stream.listen(list(dict.fromkeys(named.values())), last_event_id)
-    # A proxy that collects answers before it passes them on would hold messages back.
-    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    return EventStream(deps.stream.messages(listener), headers=headers)
+    return EventStream(deps.stream.messages(listener))

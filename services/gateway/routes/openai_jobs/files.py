@@ -1,6 +1,7 @@
 """`files` of OpenAI's API: the files of fine-tuning jobs."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Annotated, BinaryIO, Literal, TypeVar
 
@@ -54,14 +55,22 @@ def shelf_of(deps: Dependencies) -> FileShelf:
     return FileShelf(deps.settings.data)
 
 
+@contextmanager
+def in_openai_form() -> Iterator[None]:
+    """Turn FieldError into the answer 400 in OpenAI's form."""
+    try:
+        yield
+    except FieldError as error:
+        place = f"{error.param}: " if error.param else ""
+        raise SessionProblem(
+            HTTPStatus.BAD_REQUEST, f"{place}{error}", error.param or None, "invalid_value"
+        ) from None
+
+
 async def in_thread(work: Callable[[], T]) -> T:
     """Return the result of work that blocks. Raises SessionProblem for an unusable field."""
-    try:
+    with in_openai_form():
         return await anyio.to_thread.run_sync(work)
-    except FieldError as error:
-        raise SessionProblem(
-            HTTPStatus.BAD_REQUEST, f"{error.param}: {error}", error.param, "invalid_value"
-        ) from None
 
 
 @router.post(

@@ -1,7 +1,6 @@
 """`fine_tuning/jobs` of OpenAI's API: a job is a run of Headrace."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
 from http import HTTPStatus
 from itertools import islice
 from typing import Annotated
@@ -40,7 +39,7 @@ from services.gateway.openai_jobs.jobs import (
     job_of,
     status_of,
 )
-from services.gateway.routes.openai_jobs.files import IdempotencyKey
+from services.gateway.routes.openai_jobs.files import IdempotencyKey, in_openai_form
 from services.gateway.routes.runs.events import EventStream
 from services.gateway.routes.runs.runs import detailed
 from services.gateway.run_pauses import pause_run, resume_run
@@ -189,8 +188,7 @@ async def events(
     """The job's events, the newest first: steps with their metrics, checkpoints, warnings."""
     record, run = await _seen_job(deps, caller, job)
     if stream:
-        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        return EventStream(_encoded(followed(deps, record, run)), headers=headers)
+        return EventStream(_encoded(followed(deps, record, run)))
     with in_openai_form():
         page = await newest_events(deps, record, run, after, limit + 1)
     return JobEventList(data=page[:limit], has_more=len(page) > limit)
@@ -219,18 +217,6 @@ async def checkpoints(
         last_id=page[-1].id if page else None,
         has_more=len(kept) > limit,
     )
-
-
-@contextmanager
-def in_openai_form() -> Iterator[None]:
-    """Turn FieldError into the answer 400 in OpenAI's form."""
-    try:
-        yield
-    except FieldError as error:
-        place = f"{error.param}: " if error.param else ""
-        raise SessionProblem(
-            HTTPStatus.BAD_REQUEST, f"{place}{error}", error.param or None, "invalid_value"
-        ) from None
 
 
 def _place_of(id: str, ids: list[str]) -> int:

@@ -1,5 +1,6 @@
 """`/v1/runs/{run}/events`: the events of a run, as server-sent events."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
@@ -16,6 +17,11 @@ class EventStream(StreamingResponse):
     """Server-sent events that are encoded already, which FastAPI's own response does not take."""
 
     media_type = "text/event-stream"
+
+    def init_headers(self, headers: Mapping[str, str] | None = None) -> None:
+        # A proxy that collects answers before it passes them on would hold events back.
+        at_once = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        super().init_headers(at_once | dict(headers or {}))
 
 
 STREAM: dict[int | str, dict[str, Any]] = {
@@ -58,6 +64,4 @@ async def events(
     after = last_event_id or "0"
     if newest is not None and last_event_id is None:
         after = await deps.store.events.before_newest(record.id, newest)
-    # A proxy that collects answers before it passes them on would hold events back.
-    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    return EventStream(deps.followers.follow(record.id, after), headers=headers)
+    return EventStream(deps.followers.follow(record.id, after))
